@@ -1,0 +1,1 @@
+"""Delta Lake tables whose truth lives in SQL."""

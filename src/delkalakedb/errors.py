@@ -1,0 +1,125 @@
+"""Every error the package raises.
+
+    DeltalakeDBError
+    ├── UriError                    (also ValueError)
+    ├── ConfigError                 (also ValueError)
+    ├── PredicateError              (also ValueError)
+    ├── CodecError                  (also ValueError)
+    ├── TransactionError            (used after its end, nested, ...)
+    ├── DeltaError                  (also deltalake's DeltaError)
+    │   ├── TableNotFoundError      (also deltalake's)
+    │   ├── TableExistsError
+    │   ├── VersionNotFoundError
+    │   ├── SchemaMismatchError     (also deltalake's)
+    │   ├── ProtocolError           (also deltalake's DeltaProtocolError)
+    │   └── CommitFailedError       (also deltalake's)
+    ├── CatalogError
+    │   ├── CatalogUnavailableError (the database can't be reached or is closing)
+    │   ├── CatalogBusyError        (someone else holds it longer than we may wait)
+    │   └── CatalogSchemaError      (absent, or of another schema version)
+    ├── StorageError
+    └── MirrorError
+
+An unreachable database is never a `TableNotFoundError`: deltalake's writer reads
+that one as "create the table".
+"""
+
+from deltalake import exceptions as _deltalake
+
+__all__ = [
+    "CatalogBusyError",
+    "CatalogError",
+    "CatalogSchemaError",
+    "CatalogUnavailableError",
+    "CodecError",
+    "CommitFailedError",
+    "ConfigError",
+    "DeltaError",
+    "DeltalakeDBError",
+    "MirrorError",
+    "PredicateError",
+    "ProtocolError",
+    "SchemaMismatchError",
+    "StorageError",
+    "TableExistsError",
+    "TableNotFoundError",
+    "TransactionError",
+    "UriError",
+    "VersionNotFoundError",
+]
+
+
+class DeltalakeDBError(Exception):
+    """The root of every error raised by this package."""
+
+
+class UriError(DeltalakeDBError, ValueError):
+    """A `deltasql://` URI that can't be understood."""
+
+
+class ConfigError(DeltalakeDBError, ValueError):
+    """A setting that is missing or has a value that isn't allowed."""
+
+
+class PredicateError(DeltalakeDBError, ValueError):
+    """A filter that can't be parsed, or that names an unknown column."""
+
+
+class CodecError(DeltalakeDBError, ValueError):
+    """Bytes that aren't a Delta log entry."""
+
+
+class TransactionError(DeltalakeDBError):
+    """A transaction used in a way it doesn't allow."""
+
+
+class DeltaError(DeltalakeDBError, _deltalake.DeltaError):
+    """A Delta operation that failed; also a deltalake `DeltaError`."""
+
+
+class TableNotFoundError(DeltaError, _deltalake.TableNotFoundError):
+    """The catalog was asked and has no such table."""
+
+
+class TableExistsError(DeltaError):
+    """The name or the location is taken."""
+
+
+class VersionNotFoundError(DeltaError):
+    """A version or timestamp that the catalog doesn't hold."""
+
+
+class SchemaMismatchError(DeltaError, _deltalake.SchemaMismatchError):
+    """Data that doesn't fit the table's schema."""
+
+
+class ProtocolError(DeltaError, _deltalake.DeltaProtocolError):
+    """A table feature that can't be honoured, or an action that breaks the protocol."""
+
+
+class CommitFailedError(DeltaError, _deltalake.CommitFailedError):
+    """A commit lost against another one and can't be rebased on it."""
+
+
+class CatalogError(DeltalakeDBError):
+    """The catalog database answered with an error."""
+
+
+class CatalogUnavailableError(CatalogError):
+    """The catalog database can't be reached."""
+
+
+class CatalogBusyError(CatalogError):
+    """The catalog database is held by someone else for longer than we may wait."""
+
+
+class CatalogSchemaError(CatalogError):
+    """The catalog's tables are absent, or of a version this package can't use."""
+
+
+class StorageError(DeltalakeDBError):
+    """The object store answered with an error."""
+
+
+class MirrorError(DeltalakeDBError):
+    """Publishing to `_delta_log` can't go on."""

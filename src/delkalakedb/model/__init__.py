@@ -1,0 +1,1 @@
+"""Pure Delta: actions, codec, schema, statistics, predicates, conflicts. No I/O."""

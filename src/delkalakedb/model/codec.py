@@ -1,0 +1,184 @@
+"""Log entries to actions and back.
+
+Decoding takes the typed fast path and falls back to plain dictionaries for a line
+with a field or an action that this version doesn't know. Encoding is deterministic:
+equal actions give equal bytes.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from delkalakedb.errors import CodecError
+from delkalakedb.model.actions import (
+    EXTRA,
+    Action,
+    Add,
+    Cdc,
+    CheckpointMetadata,
+    CommitInfo,
+    DeletionVector,
+    DomainMetadata,
+    Format,
+    Metadata,
+    Protocol,
+    Remove,
+    Sidecar,
+    Txn,
+    UnknownAction,
+    _Action,
+)
+
+__all__ = [
+    "action_from_dict",
+    "action_to_dict",
+    "decode_commit",
+    "decode_struct",
+    "encode_commit",
+    "encode_struct",
+]
+
+_S = TypeVar("_S", bound=_Action)
+
+KINDS: dict[str, type[_Action]] = {
+    "protocol": Protocol,
+    "metaData": Metadata,
+    "txn": Txn,
+    "domainMetadata": DomainMetadata,
+    "checkpointMetadata": CheckpointMetadata,
+    "sidecar": Sidecar,
+    "remove": Remove,
+    "add": Add,
+    "cdc": Cdc,
+}
+_NAMES = {cls: name for name, cls in KINDS.items()}
+_NESTED: dict[str, type[_Action]] = {
+    "deletionVector": DeletionVector,
+    "format": Format,
+}
+
+
+class _Line(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    protocol: Protocol | UnsetType = UNSET
+    metaData: Metadata | UnsetType = UNSET  # noqa: N815
+    txn: Txn | UnsetType = UNSET
+    domainMetadata: DomainMetadata | UnsetType = UNSET  # noqa: N815
+    remove: Remove | UnsetType = UNSET
+    add: Add | UnsetType = UNSET
+    cdc: Cdc | UnsetType = UNSET
+
+
+_line = msgspec.json.Decoder(_Line)
+_any = msgspec.json.Decoder()
+_encoder = msgspec.json.Encoder()
+
+
+def decode_commit(data: bytes) -> Iterator[Action]:
+    """The actions of one log entry, in the order of its lines."""
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if line.strip():
+            try:
+                yield _decode_line(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise CodecError(f"line {number} is not a Delta action: {error}") from (
+                    error
+                )
+
+
+def encode_commit(actions: Iterable[Action]) -> bytes:
+    """One line per action, each ended by a newline."""
+    return b"".join(_encode_line(action) + b"\n" for action in actions)
+
+
+def decode_struct(data: bytes | str, kind: type[_S]) -> _S:
+    """One action's body, without its kind."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError:
+        return _convert(_any.decode(data), kind)
+
+
+def encode_struct(action: _Action) -> bytes:
+    """One action's body, without its kind."""
+    return _encoder.encode(_body(action))
+
+
+def action_from_dict(line: dict[str, Any]) -> Action:
+    """An action from the dictionary that its line holds."""
+    if len(line) != 1:
+        raise msgspec.ValidationError(f"expected one action, got {sorted(line)}")
+    ((kind, body),) = line.items()
+    if kind == "commitInfo" and isinstance(body, dict):
+        return CommitInfo(body)
+    if kind in KINDS:
+        return _convert(body, KINDS[kind])  # type: ignore[return-value]
+    return UnknownAction(kind, body)
+
+
+def action_to_dict(action: Action) -> dict[str, Any]:
+    """The dictionary that an action's line holds."""
+    if isinstance(action, CommitInfo):
+        return {"commitInfo": action.fields}
+    if isinstance(action, UnknownAction):
+        return {action.kind: action.body}
+    return {_NAMES[type(action)]: msgspec.to_builtins(_body(action))}
+
+
+def _decode_line(line: bytes) -> Action:
+    try:
+        decoded = _line.decode(line)
+    except msgspec.ValidationError:
+        decoded = None
+    if decoded is not None:
+        found = [
+            body
+            for field in _Line.__struct_fields__
+            if (body := getattr(decoded, field)) is not UNSET
+        ]
+        if len(found) == 1:
+            return found[0]  # type: ignore[no-any-return]
+    return action_from_dict(_any.decode(line))
+
+
+def _convert(body: Any, kind: type[_S]) -> _S:
+    if not isinstance(body, dict):
+        raise msgspec.ValidationError(f"expected an object, got {body!r}")
+    fields = {f.encode_name for f in msgspec.structs.fields(kind)} - {EXTRA}
+    given: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for name, value in body.items():
+        if name not in fields:
+            extra[name] = value
+        elif name in _NESTED and isinstance(value, dict):
+            given[name] = _convert(value, _NESTED[name])
+        else:
+            given[name] = value
+    if extra:
+        given[EXTRA] = extra
+    return msgspec.convert(given, kind)
+
+
+def _body(action: _Action) -> Any:
+    """The struct itself, or a dictionary where there are fields to merge in."""
+    nested = [
+        (name, value)
+        for name in ("deletion_vector", "format")
+        if isinstance(value := getattr(action, name, None), _Action) and value.extra
+    ]
+    if not action.extra and not nested:
+        return action
+    body = msgspec.to_builtins(action)
+    body.pop(EXTRA, None)
+    for name, value in nested:
+        body["deletionVector" if name == "deletion_vector" else name] = _body(value)
+    return {**body, **action.extra}
+
+
+def _encode_line(action: Action) -> bytes:
+    if isinstance(action, CommitInfo | UnknownAction):
+        return _encoder.encode(action_to_dict(action))
+    return _encoder.encode({_NAMES[type(action)]: _body(action)})
