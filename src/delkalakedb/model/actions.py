@@ -103,8 +103,8 @@ class Cdc(_Action, frozen=True, kw_only=True):
     """A file of change data: CDF readers see it instead of its version's adds."""
 
     path: str
-    partition_values: Strings
     size: int
+    partition_values: Strings
     data_change: bool
     tags: Maybe[Strings] = UNSET
 

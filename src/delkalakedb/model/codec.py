@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _S = TypeVar("_S", bound=_Action)
+_T = TypeVar("_T")
 
 KINDS: dict[str, type[_Action]] = {
     "protocol": Protocol,
@@ -72,7 +73,11 @@ class _Line(
     cdc: Cdc | UnsetType = UNSET
 
 
-_line = msgspec.json.Decoder(_Line)
+_TYPED: tuple[type[Any], ...] = (_Line, DeletionVector, Format, *KINDS.values())
+_decoders = {kind: msgspec.json.Decoder(kind) for kind in _TYPED}
+_EXTRA_KEY = EXTRA.encode()
+# Nesting without end is a RecursionError, broken UTF-8 in a string a Unicode one.
+_BROKEN = (msgspec.DecodeError, UnicodeError, RecursionError)
 _any = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 
@@ -82,11 +87,12 @@ def decode_commit(data: bytes) -> Iterator[Action]:
     for number, line in enumerate(data.split(b"\n"), start=1):
         if line.strip():
             try:
-                yield _decode_line(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise CodecError(f"line {number} is not a Delta action: {error}") from (
-                    error
-                )
+                action = _decode_line(line)
+            except _BROKEN as error:
+                raise CodecError(
+                    f"line {number} is not a Delta action: {error}"
+                ) from error
+            yield action
 
 
 def encode_commit(actions: Iterable[Action]) -> bytes:
@@ -96,10 +102,11 @@ def encode_commit(actions: Iterable[Action]) -> bytes:
 
 def decode_struct(data: bytes | str, kind: type[_S]) -> _S:
     """One action's body, without its kind."""
+    raw = data.encode() if isinstance(data, str) else data
     try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError:
-        return _convert(_any.decode(data), kind)
+        return _decode_fast(raw, kind) or _convert(_any.decode(raw), kind)
+    except _BROKEN as error:
+        raise CodecError(f"not a {kind.__name__}: {error}") from error
 
 
 def encode_struct(action: _Action) -> bytes:
@@ -109,14 +116,10 @@ def encode_struct(action: _Action) -> bytes:
 
 def action_from_dict(line: dict[str, Any]) -> Action:
     """An action from the dictionary that its line holds."""
-    if len(line) != 1:
-        raise msgspec.ValidationError(f"expected one action, got {sorted(line)}")
-    ((kind, body),) = line.items()
-    if kind == "commitInfo" and isinstance(body, dict):
-        return CommitInfo(body)
-    if kind in KINDS:
-        return _convert(body, KINDS[kind])  # type: ignore[return-value]
-    return UnknownAction(kind, body)
+    try:
+        return _from_dict(line)
+    except _BROKEN as error:
+        raise CodecError(f"not a Delta action: {error}") from error
 
 
 def action_to_dict(action: Action) -> dict[str, Any]:
@@ -129,10 +132,7 @@ def action_to_dict(action: Action) -> dict[str, Any]:
 
 
 def _decode_line(line: bytes) -> Action:
-    try:
-        decoded = _line.decode(line)
-    except msgspec.ValidationError:
-        decoded = None
+    decoded = _decode_fast(line, _Line)
     if decoded is not None:
         found = [
             body
@@ -141,17 +141,39 @@ def _decode_line(line: bytes) -> Action:
         ]
         if len(found) == 1:
             return found[0]  # type: ignore[no-any-return]
-    return action_from_dict(_any.decode(line))
+    return _from_dict(_any.decode(line))
+
+
+def _decode_fast(data: bytes, kind: type[_T]) -> _T | None:
+    """The typed value, or None where there is anything that the types don't know."""
+    # A key spelled like the one of `extra` would be taken for it.
+    if _EXTRA_KEY in data or b"\\u" in data:
+        return None
+    try:
+        return _decoders[kind].decode(data)  # type: ignore[no-any-return]
+    except msgspec.ValidationError:
+        return None
+
+
+def _from_dict(line: Any) -> Action:
+    if not isinstance(line, dict) or len(line) != 1:
+        raise msgspec.ValidationError("expected an object with one action")
+    ((kind, body),) = line.items()
+    if kind == "commitInfo" and isinstance(body, dict):
+        return CommitInfo(body)
+    if kind in KINDS:
+        return _convert(body, KINDS[kind])  # type: ignore[return-value]
+    return UnknownAction(kind, body)
 
 
 def _convert(body: Any, kind: type[_S]) -> _S:
     if not isinstance(body, dict):
         raise msgspec.ValidationError(f"expected an object, got {body!r}")
-    fields = {f.encode_name for f in msgspec.structs.fields(kind)} - {EXTRA}
+    fields = kind.__struct_encode_fields__
     given: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for name, value in body.items():
-        if name not in fields:
+        if name not in fields or name == EXTRA:
             extra[name] = value
         elif name in _NESTED and isinstance(value, dict):
             given[name] = _convert(value, _NESTED[name])

@@ -1,3 +1,276 @@
-"""Filters over rows."""
+"""Filters over rows, as far as files can be chosen by them.
 
-Predicate = object
+A filter is kept in negation normal form. Two-valued constants are the empty `And`
+(true) and the empty `Or` (false); `Nothing` is SQL's NULL, and `Anything` an
+expression that can't be looked into.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import StrEnum
+from typing import Any
+
+from delkalakedb.errors import PredicateError
+from delkalakedb.model.schema import Column, Schema
+from delkalakedb.model.values import Kind, Value, coerce, kind_of
+
+__all__ = [
+    "And",
+    "Anything",
+    "Comparison",
+    "In",
+    "IsNotNull",
+    "IsNull",
+    "Nothing",
+    "Op",
+    "Or",
+    "Predicate",
+    "StartsWith",
+    "compare",
+    "find_column",
+    "is_in",
+    "negate",
+    "parse_predicate",
+]
+
+
+class Op(StrEnum):
+    """How a comparison compares."""
+
+    EQ = "="
+    NE = "!="
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """All parts hold."""
+
+    parts: tuple["Predicate", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """At least one part holds."""
+
+    parts: tuple["Predicate", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A column compared with an exact value of its type."""
+
+    column: Column
+    op: Op
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """A column equal to one of some exact values of its type."""
+
+    column: Column
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """A column that is null."""
+
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class IsNotNull:
+    """A column that isn't null."""
+
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class StartsWith:
+    """A text column that starts with a prefix, and may have to satisfy more."""
+
+    column: Column
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """An expression that may hold for any row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """An expression that is null for every row."""
+
+
+Predicate = (
+    And | Or | Comparison | In | IsNull | IsNotNull | StartsWith | Anything | Nothing
+)
+
+_OPPOSITE = {
+    Op.EQ: Op.NE,
+    Op.NE: Op.EQ,
+    Op.LT: Op.GE,
+    Op.GE: Op.LT,
+    Op.GT: Op.LE,
+    Op.LE: Op.GT,
+}
+_TUPLE_OPS = {"==": Op.EQ, **{str(op): op for op in Op}}
+
+
+def negate(predicate: Predicate) -> Predicate:
+    """What holds where the predicate is false (not where it is null)."""
+    match predicate:
+        case And(parts):
+            return Or(tuple(negate(part) for part in parts))
+        case Or(parts):
+            return And(tuple(negate(part) for part in parts))
+        case Comparison(column, op, value):
+            return Comparison(column, _OPPOSITE[op], value)
+        case In(column, values):
+            return And(tuple(Comparison(column, Op.NE, value) for value in values))
+        case IsNull(column):
+            return IsNotNull(column)
+        case IsNotNull(column):
+            return IsNull(column)
+        case Nothing():
+            return predicate
+        case StartsWith() | Anything():
+            return Anything()
+
+
+def parse_predicate(
+    filter: str | Sequence[Any] | None,  # noqa: A002
+    schema: Schema,
+    partition_columns: Sequence[str] = (),
+) -> Predicate:
+    """The predicate of a SQL string, or of tuples as deltalake takes them.
+
+    Args:
+        filter: SQL; or a list of `(column, op, value)`, all of which must hold; or a
+            list of such lists, one of which must hold. None and an empty list keep
+            every row.
+        schema: The table's schema.
+        partition_columns: The names of its partition columns.
+
+    Raises:
+        PredicateError: The filter can't be parsed or names a column that isn't there.
+    """
+    if isinstance(filter, str):
+        # sqlglot takes long to import: only where it is needed.
+        from delkalakedb.model.sql_predicate import parse_sql
+
+        return parse_sql(filter, schema)
+    if not filter:
+        return Anything()
+    if all(_is_conjunction(item) for item in filter):
+        return Or(tuple(_parse_conjunction(item, schema) for item in filter))
+    return _parse_conjunction(filter, schema)
+
+
+def find_column(path: Sequence[str], schema: Schema) -> Column | None:
+    """The column at a path; None where it lies within a map, an array or a variant.
+
+    Raises:
+        PredicateError: There is no such column.
+    """
+    if (column := schema.column(path)) is not None:
+        return column
+    for depth in range(len(path) - 1, 0, -1):
+        outer = schema.column(path[:depth])
+        if outer is not None and outer.type in ("map", "array", "variant"):
+            return None
+    raise _unknown_column(".".join(path), schema)
+
+
+def compare(column: Column, op: Op, literal: Any) -> Predicate:
+    """The comparison of a column with a literal, None being NULL."""
+    if literal is None:
+        return Nothing()
+    value = coerce(literal, column.type) if kind_of(column.type) else None
+    return Anything() if value is None else Comparison(column, op, value)
+
+
+def is_in(column: Column, literals: Iterable[Any]) -> Predicate:
+    """The membership of a column in literals, None being NULL."""
+    given = list(literals)
+    parts = [compare(column, Op.EQ, item) for item in given if item is not None]
+    values = tuple(part.value for part in parts if isinstance(part, Comparison))
+    if len(values) < len(parts):
+        return Anything()
+    found = In(column, values)
+    return Or((found, Nothing())) if len(parts) < len(given) else found
+
+
+def _unknown_column(name: str, schema: Schema) -> PredicateError:
+    there = ", ".join(".".join(leaf.path) for leaf in schema.leaves())
+    return PredicateError(f"no column {name}; the table has {there}")
+
+
+def _is_conjunction(item: Any) -> bool:
+    return isinstance(item, list | tuple) and not (item and isinstance(item[0], str))
+
+
+def _parse_conjunction(filters: Sequence[Any], schema: Schema) -> Predicate:
+    if not filters:
+        raise PredicateError("an empty list of filters; pass none to keep every file")
+    return And(tuple(_parse_tuple(item, schema) for item in filters))
+
+
+def _parse_tuple(item: Any, schema: Schema) -> Predicate:
+    try:
+        name, op, value = item
+    except (TypeError, ValueError) as error:
+        raise PredicateError(f"{item!r} is not a (column, op, value) tuple") from error
+    column = schema.column(str(name))
+    if column is None:
+        raise _unknown_column(str(name), schema)
+    if op in ("in", "not in"):
+        found = is_in(column, _tuple_literals(column, value))
+        return found if op == "in" else negate(found)
+    if op not in _TUPLE_OPS:
+        allowed = ", ".join([*_TUPLE_OPS, "in", "not in"])
+        raise PredicateError(f"{item!r}: unknown operator {op!r}; use one of {allowed}")
+    return _compare_tuple(column, _TUPLE_OPS[op], _tuple_literal(column, value))
+
+
+def _compare_tuple(column: Column, op: Op, literal: Any) -> Predicate:
+    if literal is not None or op not in (Op.EQ, Op.NE):
+        return compare(column, op, literal)
+    found: Predicate = IsNull(column)
+    if kind_of(column.type) is Kind.TEXT:
+        found = Or((found, Comparison(column, Op.EQ, "")))
+    return found if op is Op.EQ else IsNotNull(column)
+
+
+def _tuple_literals(column: Column, values: Any) -> list[Any]:
+    if not isinstance(values, list | tuple | set | frozenset):
+        raise PredicateError(f"{values!r} is not a list of values")
+    return [_tuple_literal(column, value) for value in values]
+
+
+def _tuple_literal(column: Column, value: Any) -> Any:
+    """The value as its column's type; null for the empty text."""
+    if value is None or value == "":
+        return None
+    kind = kind_of(column.type)
+    literal = _as_text(value) if kind is Kind.TEXT else value
+    if kind is not None and coerce(literal, column.type) is None:
+        raise PredicateError(f"{value!r} can't be compared with {column.type} columns")
+    return literal
+
+
+def _as_text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ")
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, str | int | float) else None

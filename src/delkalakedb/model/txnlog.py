@@ -23,6 +23,7 @@ __all__ = [
     "Committed",
     "Conflicted",
     "Reads",
+    "Skipped",
     "Staged",
     "State",
     "TxnLogReader",
@@ -94,13 +95,15 @@ class Staged:
     """Actions that want to become the next version of a table.
 
     `remove_all` stands for a remove of every live file without naming them, so that
-    a full overwrite costs one statement.
+    a full overwrite costs one statement. `location` is where a table that doesn't
+    exist yet is created; without it the table must be there.
     """
 
     table: str
     actions: Sequence[Action]
     reads: Reads = field(default_factory=Reads)
     remove_all: bool = False
+    location: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,19 @@ class Committed:
     version: int
     timestamp_ms: int
     transaction_id: str
-    attempts: int = 1
+    operation: str
+    num_added_files: int
+    num_removed_files: int
+    added_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The application's transaction is in the table already; nothing was written."""
+
+    table: str
+    version: int
+    app_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,5 +145,5 @@ class TxnLogWriter(Interface):
 
     def ratify(
         self, staged: Sequence[Staged]
-    ) -> tuple[Committed, ...] | Conflicted:
+    ) -> tuple[Committed | Skipped, ...] | Conflicted:
         """Make all of `staged` true, or none of it."""

@@ -1,0 +1,168 @@
+"""What a database engine must do to hold a catalog.
+
+A backend says how to connect, how rows go in and out in bulk, and what its driver's
+errors mean. All SQL is in `.sql` files; everything above speaks to a `Session`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Union
+
+from delkalakedb.errors import CatalogError, CatalogUnavailableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delkalakedb.config import Settings
+    from delkalakedb.uri import Uri
+
+__all__ = [
+    "Backend",
+    "Capabilities",
+    "Insert",
+    "Row",
+    "Run",
+    "Session",
+    "UnknownOutcomeError",
+    "Write",
+    "load_backend",
+]
+
+Row = tuple[Any, ...]
+Params = Mapping[str, Any]
+
+
+class UnknownOutcomeError(CatalogUnavailableError):
+    """The connection was lost during COMMIT: it may have happened or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What callers may rely on beyond the common ground."""
+
+    concurrent_processes: bool
+    # Btrees over (class, hi); without them a scan of the column does.
+    interval_index: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Rows for a table."""
+
+    table: str
+    columns: Sequence[str]
+    rows: Sequence[Row]
+
+    def sql(self, mark: str) -> str:
+        """The statement for one row, with `mark` for each value."""
+        marks = ", ".join([mark] * len(self.columns))
+        columns = ", ".join(self.columns)
+        return f"INSERT INTO {self.table} ({columns}) VALUES ({marks})"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A named statement that changes rows."""
+
+    name: str
+    params: Params
+
+
+Write = Union[Insert, Run]  # noqa: UP007
+
+
+class Session(ABC):
+    """One connection, inside a transaction or reading."""
+
+    @abstractmethod
+    def query(self, name: str, params: Params) -> list[Row]:
+        """All rows of a named statement."""
+
+    @abstractmethod
+    def query_sql(self, sql: str, params: Params) -> list[Row]:
+        """All rows of a statement composed of named fragments."""
+
+    def query_many(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+        """The rows of several statements, in one round trip where that can be."""
+        return [self.query_sql(sql, params) for sql, params in queries]
+
+    @abstractmethod
+    def apply(self, writes: Sequence[Write]) -> None:
+        """Carry out writes in order, in as few round trips as the engine allows."""
+
+    @abstractmethod
+    def script(self, statements: Iterable[str]) -> None:
+        """Carry out the statements of a migration."""
+
+
+class Backend(ABC):
+    """One database of one engine, with its pool of connections."""
+
+    engine: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+    placeholder: ClassVar[str]
+    statements: ClassVar[Mapping[str, str]]
+
+    # A folder beside the database can hold its tables' data.
+    is_file: bool = False
+    # Gone when closed: kept open for the life of the process.
+    ephemeral: bool = False
+
+    @classmethod
+    @abstractmethod
+    def identity(cls, uri: "Uri") -> tuple[object, ...]:
+        """What tells one database from another."""
+
+    @abstractmethod
+    def __init__(self, uri: "Uri", settings: "Settings") -> None:
+        """Prepare to connect; the database is reached on first use."""
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Session]:
+        """A session for reads; each statement sees what was ratified before it."""
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[Session]:
+        """A transaction: committed at the end of the block, else rolled back."""
+
+    @abstractmethod
+    def batches(
+        self, sql: str, params: Params, schema: "pa.Schema"
+    ) -> Iterator["pa.RecordBatch"]:
+        """The rows of a statement as Arrow, streamed."""
+
+    @abstractmethod
+    def find_catalog(self, session: Session) -> bool:
+        """Whether there is a catalog of any schema version."""
+
+    @abstractmethod
+    def prepare(self, session: Session) -> None:
+        """Inside a write: keep rivals out and make room for the first migration."""
+
+    @abstractmethod
+    def db_user(self) -> str | None:
+        """Who the database takes us for."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every connection."""
+
+
+@cache
+def load_backend(engine: str) -> type[Backend]:
+    """The backend registered for an engine."""
+    for entry in entry_points(group="delkalakedb.backends"):
+        if entry.name == engine:
+            try:
+                loaded: type[Backend] = entry.load()
+            except ImportError as error:
+                raise CatalogError(
+                    f"the {engine} backend needs a package that isn't installed "
+                    f"({error.name}): pip install 'delkalakedb[{engine}]'"
+                ) from error
+            return loaded
+    raise CatalogError(f"no backend is registered for {engine}")

@@ -1,0 +1,235 @@
+"""A catalog: the tables of one SQL database."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from delkalakedb.catalog.backend import Backend, Run
+from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.migrations import ensure_schema
+from delkalakedb.catalog.plan import plan
+from delkalakedb.catalog.ratify import CLIENT, SqlTxnLogWriter
+from delkalakedb.catalog.reader import SqlTxnLogReader
+from delkalakedb.catalog.registry import acquire_backend, release_backend
+from delkalakedb.catalog.rows import FILES_SCHEMA
+from delkalakedb.errors import CommitFailedError, DeltaError, TableNotFoundError
+from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
+from delkalakedb.model.predicate import Predicate, parse_predicate
+from delkalakedb.model.schema import parse_schema
+from delkalakedb.model.tables import Commit, Table
+from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
+from delkalakedb.uri import Uri, parse_uri
+
+if TYPE_CHECKING:
+    from delkalakedb.config import Settings
+
+__all__ = ["Catalog", "Snapshot", "connect"]
+
+Filter = str | Sequence[Any] | Predicate
+
+
+class Snapshot:
+    """A table at one version. What it says never changes."""
+
+    def __init__(self, backend: Backend, head: Head) -> None:
+        self._backend = backend
+        self._log = SqlTxnLogReader(backend, head.name)
+        self._head = head
+
+    @property
+    def table(self) -> Table:
+        """The table as this version has it."""
+        return self._head.table()
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self._head.version
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol action in force."""
+        return self._head.protocol
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metaData action in force."""
+        return self._head.metadata
+
+    def files(self, where: Filter | None = None) -> pa.RecordBatchReader:
+        """The files, or those that may hold a row that matches, streamed as Arrow."""
+        if where is None:
+            batches = self._log.files(self._head)
+        else:
+            batches = plan(self._backend, self._head, self._predicate(where))
+        return pa.RecordBatchReader.from_batches(FILES_SCHEMA, batches)
+
+    def history(
+        self,
+        limit: int | None = None,
+        *,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        operation: str | None = None,
+        actor: str | None = None,
+    ) -> list[Commit]:
+        """The commits up to this version, newest first.
+
+        Args:
+            limit: at most so many.
+            since_ms: none older than this time.
+            until_ms: none newer than this time.
+            operation: only this operation, such as `MERGE`.
+            actor: only commits by this database user, OS user, host or client.
+        """
+        return self._log.history(
+            self._head,
+            limit=limit,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            operation=operation,
+            actor=actor,
+        )
+
+    def txn_version(self, app_id: str) -> int | None:
+        """The newest version that an application recorded."""
+        return self._log.txn_version(self._head, app_id)
+
+    def domains(self) -> dict[str, DomainMetadata]:
+        """The live metadata domains."""
+        return self._log.domains(self._head.version)
+
+    def _predicate(self, where: Filter) -> Predicate:
+        if isinstance(where, str | list | tuple):
+            schema = parse_schema(self.metadata.schema_string)
+            return parse_predicate(where, schema, self.metadata.partition_columns)
+        return where  # type: ignore[return-value]
+
+
+class Catalog:
+    """The tables of one SQL database; a context manager that closes its pool."""
+
+    def __init__(self, uri: Uri, settings: "Settings") -> None:
+        self.uri = uri
+        self.settings = settings
+        self.backend = acquire_backend(uri, settings)
+        self._closed = False
+        self._writer = SqlTxnLogWriter(self.backend, settings)
+        create = settings.sql.schema_policy == "create_if_missing"
+        try:
+            ensure_schema(self.backend, str(uri), create=create, client=CLIENT)
+        except BaseException:
+            self.close()
+            raise
+
+    def tables(self) -> list[Table]:
+        """Every table at its latest version, by name."""
+        with self.backend.reading() as session:
+            rows = session.query("load_states", {})
+        return [Head.from_row(row).table() for row in rows]
+
+    def table(self, name: str) -> Table:
+        """One table at its latest version."""
+        return self.snapshot(name).table
+
+    def snapshot(
+        self,
+        name: str,
+        version: int | None = None,
+        *,
+        timestamp_ms: int | None = None,
+    ) -> Snapshot:
+        """A table at its latest version, at a version, or at a time."""
+        log = self.log(name)
+        if timestamp_ms is not None:
+            version = log.version_at(timestamp_ms)
+        return Snapshot(self.backend, log.head(version))
+
+    def log(self, name: str) -> SqlTxnLogReader:
+        """A table's transaction log, as the catalog has it."""
+        return SqlTxnLogReader(self.backend, name)
+
+    def ratify(self, *staged: Staged) -> tuple[Committed | Skipped, ...] | Conflicted:
+        """Make all of the staged commits true, or none; a conflict is a value."""
+        return self._writer.ratify(staged)
+
+    def commit(self, *staged: Staged) -> tuple[Committed | Skipped, ...]:
+        """Like `ratify`, but a conflict is a `CommitFailedError`."""
+        outcome = self.ratify(*staged)
+        if isinstance(outcome, Conflicted):
+            raise CommitFailedError(
+                f"{outcome.table}: version {outcome.winner_version} was taken by "
+                f"{outcome.winner_operation}: {outcome.detail}; reload and retry "
+                f"({outcome.rule})"
+            )
+        return outcome
+
+    def mirror_state(self, name: str) -> tuple[int, int, str]:
+        """The newest published version, the newest ratified one, and the location."""
+        with self.backend.reading() as session:
+            rows = session.query("load_mirror", {"name": name})
+        if not rows:
+            raise TableNotFoundError(f"{name}: the catalog has no such table")
+        published, current, location = rows[0]
+        return published, current, location
+
+    def mark_published(self, name: str, version: int, sha256: str) -> None:
+        """Note that a version is in the mirror, and what was written."""
+        params = {"name": name, "version": version}
+        with self.backend.writing() as session:
+            session.apply(
+                [
+                    Run("mark_published", params),
+                    Run("mark_published_hash", params | {"sha256": sha256}),
+                ]
+            )
+
+    def default_location(self, name: str) -> str:
+        """Where a table is created that was given no location."""
+        folder = self.settings.data_path
+        if folder is None:
+            if not self.backend.is_file:
+                raise DeltaError(
+                    f"{name}: no location for a new table; add ?location=... (its "
+                    "folder) or ?data_path=... (the folder of all tables) to the URI"
+                )
+            file = Path(self.uri.database)
+            folder = str(file.with_name(f"{file.stem}_tables").absolute())
+        return f"{folder.rstrip('/')}/{quote(name, safe=' ')}"
+
+    def close(self) -> None:
+        """Let go of the database; the last one out closes its connections."""
+        if not self._closed:
+            self._closed = True
+            release_backend(self.backend)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Catalog({str(self.uri)!r})"
+
+
+def connect(uri: str | Uri, **settings: Any) -> Catalog:
+    """Open the catalog that a `deltasql://` URI names.
+
+    Args:
+        uri: a URI without a table; one with a table names its catalog.
+        settings: sections of the configuration, such as `pool={"size": 10}`.
+    """
+    from delkalakedb.config import load_settings
+
+    parsed = (parse_uri(uri) if isinstance(uri, str) else uri).catalog
+    return Catalog(parsed, load_settings(uri=parsed, **settings))

@@ -1,0 +1,300 @@
+"""The rows of one commit."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from delkalakedb.catalog.backend import Insert, Row, Run, Write
+from delkalakedb.catalog.head import FILES_PER_TABLE, Head
+from delkalakedb.catalog.rows import FILE_COLUMNS, file_row, remove_fields
+from delkalakedb.catalog.statcolumns import StatColumn, stat_writes
+from delkalakedb.model.actions import (
+    Action,
+    Add,
+    Cdc,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Remove,
+    Txn,
+    UnknownAction,
+    dv_id,
+    known,
+)
+from delkalakedb.model.codec import action_to_dict, encode_struct
+from delkalakedb.model.stats import parse_stats
+from delkalakedb.model.txnlog import Committed
+
+__all__ = [
+    "Actor",
+    "CommitRows",
+    "LiveFile",
+    "RemovedAll",
+    "commit_writes",
+    "of_kind",
+]
+
+_A = TypeVar("_A", bound=Action)
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who commits, for the audit trail."""
+
+    db_user: str | None
+    os_user: str | None
+    host: str | None
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A live file at a path that a commit mentions."""
+
+    file_id: int
+    dv_id: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedAll:
+    """The files that an overwrite had seen and removes without naming them."""
+
+    read_version: int
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRows:
+    """A commit as it is written: the head after it, its outcome, its rows."""
+
+    head: Head
+    committed: Committed
+    writes: list[Write]
+
+
+def of_kind(actions: Sequence[Action], kind: type[_A]) -> list[_A]:
+    """The actions of one kind, in order."""
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def commit_writes(
+    head: Head,
+    actions: Sequence[Action],
+    columns: Sequence[StatColumn],
+    live: Mapping[str, Sequence[LiveFile]],
+    *,
+    removed_all: RemovedAll | None,
+    transaction_id: str,
+    actor: Actor,
+) -> CommitRows:
+    """All that must be written for a commit.
+
+    Args:
+        head: the head as the commit makes it, but for the totals and the file counter.
+        actions: the actions as they are committed, commitInfo first.
+        columns: the columns whose bounds are indexed.
+        live: the live files at the paths of the commit's adds and removes.
+        removed_all: the files that go without being named.
+        transaction_id: the commit's own id.
+        actor: who commits.
+    """
+    adds = of_kind(actions, Add)
+    ended = list(_ended(adds, of_kind(actions, Remove), live))
+    gone, gone_bytes = len(ended), sum(file.size_bytes for file, _ in ended)
+    removed = sum(remove is not None for _, remove in ended)
+    if removed_all is not None:
+        gone += removed_all.files
+        removed += removed_all.files
+        gone_bytes += removed_all.size_bytes
+    added_bytes = sum(add.size for add in adds)
+    after = replace(
+        head,
+        next_file=head.next_file + len(adds),
+        num_files=head.num_files - gone + len(adds),
+        size_bytes=head.size_bytes - gone_bytes + added_bytes,
+    )
+    info = of_kind(actions, CommitInfo)[0].fields
+    committed = Committed(
+        table=head.name,
+        version=head.version,
+        timestamp_ms=head.timestamp_ms,
+        transaction_id=transaction_id,
+        operation=_text(info.get("operation")) or "",
+        num_added_files=len(adds),
+        num_removed_files=removed,
+        added_bytes=added_bytes,
+    )
+    others = of_kind(actions, UnknownAction)
+    writes = [
+        _version_row(after, committed, gone_bytes, info, others, actor),
+        *_state_writes(after, actions),
+        *_remove_writes(after, ended, removed_all),
+        *_add_writes(head, adds, columns),
+        _move_head(after),
+    ]
+    return CommitRows(after, committed, writes)
+
+
+def _ended(
+    adds: Sequence[Add],
+    removes: Sequence[Remove],
+    live: Mapping[str, Sequence[LiveFile]],
+) -> Iterator[tuple[LiveFile, Remove | None]]:
+    """The files whose life ends; one that is only added anew has no remove."""
+    files = {(path, f.dv_id): f for path, found in live.items() for f in found}
+    for remove in removes:
+        yield files[remove.path, dv_id(remove)], remove
+    for add in adds:
+        if (file := files.get((add.path, dv_id(add)))) is not None:
+            yield file, None
+
+
+def _version_row(
+    head: Head,
+    committed: Committed,
+    removed_bytes: int,
+    info: Mapping[str, Any],
+    others: Sequence[UnknownAction],
+    actor: Actor,
+) -> Insert:
+    values: dict[str, Any] = {
+        "table_id": head.table_id,
+        "version": head.version,
+        "timestamp_ms": head.timestamp_ms,
+        "transaction_id": committed.transaction_id,
+        "operation": committed.operation,
+        "operation_parameters": _json(info.get("operationParameters")),
+        "operation_metrics": _json(info.get("operationMetrics")),
+        "user_metadata": _text(info.get("userMetadata")),
+        "engine_info": _text(info.get("engineInfo")),
+        "read_version": info.get("readVersion"),
+        "isolation_level": _text(info.get("isolationLevel")),
+        "is_blind_append": info.get("isBlindAppend"),
+        "db_user": actor.db_user,
+        "os_user": actor.os_user,
+        "host": actor.host,
+        "client": actor.client,
+        "metadata_version": head.metadata_version,
+        "protocol_version": head.protocol_version,
+        "num_added_files": committed.num_added_files,
+        "num_removed_files": committed.num_removed_files,
+        "added_bytes": committed.added_bytes,
+        "removed_bytes": removed_bytes,
+        "num_files": head.num_files,
+        "size_bytes": head.size_bytes,
+        "commit_info": _json(info),
+        "other_actions": _json([action_to_dict(o) for o in others] or None),
+    }
+    return Insert("dl_table_versions", tuple(values), [tuple(values.values())])
+
+
+def _state_writes(head: Head, actions: Sequence[Action]) -> Iterator[Write]:
+    """Everything but files: small rows, each with the action as it was."""
+    for table, columns, rows in (
+        ("dl_metadata", (), [(_body(m),) for m in of_kind(actions, Metadata)]),
+        ("dl_protocols", (), [(_body(p),) for p in of_kind(actions, Protocol)]),
+        (
+            "dl_txns",
+            ("app_id", "txn_version"),
+            [(t.app_id, t.version, _body(t)) for t in of_kind(actions, Txn)],
+        ),
+        (
+            "dl_domains",
+            ("domain", "removed"),
+            [(d.domain, d.removed, _body(d)) for d in of_kind(actions, DomainMetadata)],
+        ),
+        (
+            "dl_cdc_files",
+            ("ordinal", "path", "size_bytes"),
+            [
+                (i, c.path, c.size, _body(c))
+                for i, c in enumerate(of_kind(actions, Cdc))
+            ],
+        ),
+    ):
+        if rows:
+            keyed: list[Row] = [(head.table_id, head.version, *row) for row in rows]
+            yield Insert(table, ("table_id", "version", *columns, "action"), keyed)
+
+
+def _remove_writes(
+    head: Head,
+    ended: Sequence[tuple[LiveFile, Remove | None]],
+    removed_all: RemovedAll | None,
+) -> Iterator[Write]:
+    key = {"table_id": head.table_id, "version": head.version}
+    if ended:
+        removes = [_ending(file.file_id, remove) for file, remove in ended]
+        yield Run("remove_files", {"version": head.version, "removes": _json(removes)})
+    if removed_all is not None:
+        params = {
+            "read_version": removed_all.read_version,
+            "deletion_timestamp_ms": head.timestamp_ms,
+            "data_change": True,
+        }
+        yield Run("remove_all_files", key | params)
+    if ended or removed_all is not None:
+        yield Run("remove_number_stats", key)
+        yield Run("remove_text_stats", key)
+
+
+def _ending(file_id: int, remove: Remove | None) -> Row:
+    if remove is None:
+        return (file_id, None, None, None)
+    timestamp = known(remove.deletion_timestamp)
+    return (file_id, timestamp, remove.data_change, remove_fields(remove))
+
+
+def _add_writes(
+    head: Head, adds: Sequence[Add], columns: Sequence[StatColumn]
+) -> Iterator[Write]:
+    if not adds:
+        return
+    first = head.table_id * FILES_PER_TABLE + head.next_file
+    files = [
+        (first + i, add, parse_stats(known(add.stats))) for i, add in enumerate(adds)
+    ]
+    rows = [
+        file_row(
+            add,
+            table_id=head.table_id,
+            file_id=file_id,
+            version=head.version,
+            num_records=stats.num_records if stats else None,
+        )
+        for file_id, add, stats in files
+    ]
+    yield Insert("dl_files", FILE_COLUMNS, rows)
+    yield from stat_writes(columns, head.metadata, files)
+
+
+def _move_head(head: Head) -> Run:
+    return Run(
+        "move_head",
+        {
+            "table_id": head.table_id,
+            "version": head.version,
+            "next_file": head.next_file,
+            "next_column": head.next_column,
+        },
+    )
+
+
+def _body(action: Any) -> str:
+    return encode_struct(action).decode()
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+def _text(value: Any) -> str | None:
+    # Postgres has no NUL in text; the commitInfo beside it keeps the value as it is.
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    return _json(value)

@@ -1,0 +1,221 @@
+"""DuckDB: one file, one process."""
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow as pa
+
+from delkalakedb.catalog.backend import (
+    Backend,
+    Capabilities,
+    Insert,
+    Params,
+    Row,
+    Session,
+    Write,
+)
+from delkalakedb.catalog.pool import Pool
+from delkalakedb.catalog.statements import load_statements
+from delkalakedb.errors import (
+    CatalogBusyError,
+    CatalogError,
+    CatalogUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from delkalakedb.config import Settings
+    from delkalakedb.uri import Uri
+
+__all__ = ["DuckDBBackend"]
+
+# The oldest format that serves us: a file stays readable by DuckDB 1.2 and newer.
+_STORAGE_VERSION = "v1.2.0"
+# Below this, one statement with values beats the detour over Arrow.
+_ARROW_ROWS = 16
+_BATCH_ROWS = 100_000
+
+
+class DuckDBBackend(Backend):
+    """A catalog in a DuckDB file, or in memory for the life of the process."""
+
+    engine = "duckdb"
+    capabilities = Capabilities(concurrent_processes=False, interval_index=False)
+    placeholder = "${}"
+    statements = load_statements(engine, placeholder)
+
+    @classmethod
+    def identity(cls, uri: "Uri") -> tuple[object, ...]:
+        memory = uri.database == ":memory:"
+        return (uri.database if memory else os.path.realpath(uri.database),)
+
+    def __init__(self, uri: "Uri", settings: "Settings") -> None:
+        self._name = str(uri)
+        self._path = uri.database
+        self.ephemeral = self._path == ":memory:"
+        self.is_file = not self.ephemeral
+        self._create = settings.sql.schema_policy == "create_if_missing"
+        self._lock_timeout_s = settings.pool.lock_timeout
+        self._start()
+        self._pool: Pool[duckdb.DuckDBPyConnection] = Pool(
+            self._connect,
+            close=duckdb.DuckDBPyConnection.close,
+            healthy=lambda connection: True,
+            size=settings.pool.size,
+            timeout_s=settings.pool.connect_timeout,
+            name=self._name,
+        )
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._root: duckdb.DuckDBPyConnection | None = None
+        self._opening = threading.Lock()
+        self._writer = threading.Lock()
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        with self._mapped(), self._pool.connection() as connection:
+            yield _DuckDBSession(connection)
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        if not self._writer.acquire(timeout=self._lock_timeout_s):
+            raise CatalogBusyError(
+                f"{self._name}: another thread wrote for more than "
+                f"{self._lock_timeout_s:g} s; retry, or raise pool.lock_timeout"
+            )
+        try:
+            with self._mapped(), self._pool.connection() as connection:
+                connection.execute("BEGIN TRANSACTION")
+                try:
+                    yield _DuckDBSession(connection)
+                except BaseException:
+                    connection.execute("ROLLBACK")
+                    raise
+                connection.execute("COMMIT")
+        finally:
+            self._writer.release()
+
+    def batches(
+        self, sql: str, params: Params, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        with self._mapped(), self._pool.connection() as connection:
+            rows = connection.sql(sql, params=dict(params))
+            reader: pa.RecordBatchReader = rows.to_arrow_reader(_BATCH_ROWS)
+            for batch in reader:
+                yield batch.cast(schema)
+
+    def find_catalog(self, session: Session) -> bool:
+        return bool(session.query("find_catalog", {}))
+
+    def prepare(self, session: Session) -> None:
+        """Nothing to do: the process holds the only write lock there is."""
+
+    def db_user(self) -> str | None:
+        return None
+
+    def close(self) -> None:
+        self._pool.close()
+        with self._opening:
+            root, self._root = self._root, None
+        if root is not None:
+            root.close()
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        if self._pid != os.getpid():
+            # A parent's instance is no good here; its file lock says so below.
+            self._start()
+        with self._opening:
+            if self._root is None:
+                self._root = self._open()
+            connection = self._root.cursor()
+        connection.execute("USE catalog")
+        return connection
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        root = duckdb.connect(":memory:")
+        try:
+            if self._path == ":memory:":
+                root.execute("ATTACH ':memory:' AS catalog")
+            else:
+                if not self._create and not Path(self._path).exists():
+                    raise CatalogUnavailableError(
+                        f"{self._name}: there is no such file"
+                    )
+                path = self._path.replace("'", "''")
+                root.execute(
+                    f"ATTACH '{path}' AS catalog (STORAGE_VERSION '{_STORAGE_VERSION}')"
+                )
+        except duckdb.IOException as error:
+            root.close()
+            if _held_elsewhere(self._path):
+                raise CatalogBusyError(
+                    f"{self._name}: another process has this DuckDB file open, and a "
+                    "DuckDB catalog serves one process at a time; use SQLite or "
+                    f"Postgres for several ({error})"
+                ) from error
+            raise CatalogUnavailableError(f"{self._name}: {error}") from error
+        except BaseException:
+            root.close()
+            raise
+        return root
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except (duckdb.IOException, duckdb.FatalException) as error:
+            raise CatalogUnavailableError(f"{self._name}: {error}") from error
+        except duckdb.Error as error:
+            raise CatalogError(f"{self._name}: {error}") from error
+
+
+def _held_elsewhere(path: str) -> bool:
+    try:
+        with open(path, "r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+class _DuckDBSession(Session):
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    def query(self, name: str, params: Params) -> list[Row]:
+        return self.query_sql(DuckDBBackend.statements[name], params)
+
+    def query_sql(self, sql: str, params: Params) -> list[Row]:
+        return self._connection.execute(sql, params).fetchall()
+
+    def apply(self, writes: Sequence[Write]) -> None:
+        for write in writes:
+            if isinstance(write, Insert):
+                self._insert(write)
+            else:
+                self._connection.execute(
+                    DuckDBBackend.statements[write.name], write.params
+                )
+
+    def script(self, statements: Iterable[str]) -> None:
+        for statement in statements:
+            self._connection.execute(statement)
+
+    def _insert(self, insert: Insert) -> None:
+        if len(insert.rows) <= _ARROW_ROWS:
+            for row in insert.rows:
+                self._connection.execute(insert.sql("?"), row)
+            return
+        arrays = [pa.array(column) for column in zip(*insert.rows, strict=True)]
+        incoming = pa.Table.from_arrays(arrays, list(insert.columns))
+        self._connection.register("dl_incoming", incoming)
+        self._connection.execute(f"INSERT INTO {insert.table} BY NAME FROM dl_incoming")
+        self._connection.unregister("dl_incoming")

@@ -1,0 +1,178 @@
+"""Planning: the files that may hold a row that matches, by index.
+
+The predicate's *drivers* each name ranges of which every matching file touches one.
+The driver with the fewest candidates is looked up in the index; what it finds is then
+checked against the whole predicate with the file's own statistics.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from delkalakedb.catalog.backend import Backend, Session
+from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.rows import FILES_SCHEMA, to_batch
+from delkalakedb.catalog.statcolumns import TABLES, StatColumn, load_columns, unit_of
+from delkalakedb.model.predicate import Predicate
+from delkalakedb.model.prune import Driver, HasNull, Range, drivers, matcher
+from delkalakedb.model.stats import ALL_NULL, class_reach
+from delkalakedb.model.values import TOP, Kind
+
+__all__ = ["plan"]
+
+_PARTITION_VALUES = FILES_SCHEMA.get_field_index("partition_values")
+_STATS = FILES_SCHEMA.get_field_index("stats")
+
+
+def plan(
+    backend: Backend, head: Head, predicate: Predicate
+) -> Iterator[pa.RecordBatch]:
+    """The live files at a head's version that may match; never too few."""
+    wanted = drivers(predicate)
+    if any(not driver for driver in wanted):
+        return
+    keep = matcher(predicate, head.metadata.partition_columns)
+    for batch in _candidates(backend, head, wanted):
+        values = batch.column(_PARTITION_VALUES).to_pylist()
+        stats = batch.column(_STATS).to_pylist()
+        mask = [
+            keep(msgspec.json.decode(value), text)
+            for value, text in zip(values, stats, strict=True)
+        ]
+        yield batch if all(mask) else batch.filter(pa.array(mask, pa.bool_()))
+
+
+def _candidates(
+    backend: Backend, head: Head, wanted: Sequence[Driver]
+) -> Iterator[pa.RecordBatch]:
+    with backend.reading() as session:
+        columns = _covering(session, head) if wanted else {}
+        lookups = [
+            lookup
+            for driver in wanted
+            if (lookup := _lookup(backend, head, driver, columns)) is not None
+        ]
+        if lookups:
+            chosen = _most_selective(session, lookups)
+            rows = session.query_sql(
+                chosen.within(backend.statements["plan_files"]), chosen.params
+            )
+            yield to_batch(rows, FILES_SCHEMA)
+            return
+    params = {"table_id": head.table_id, "version": head.version}
+    yield from backend.batches(backend.statements["files"], params, FILES_SCHEMA)
+
+
+def _covering(
+    session: Session, head: Head
+) -> dict[tuple[tuple[str, ...], str], StatColumn]:
+    """The indexed columns that a snapshot can use, by name and unit."""
+    columns = load_columns(session.query("load_stat_columns", {"name": head.name}))
+    return {
+        (c.physical, c.unit): c
+        for c in columns
+        if c.since <= head.version and (c.until is None or c.until > head.version)
+    }
+
+
+@dataclass(slots=True)
+class _Lookup:
+    """SQL for candidates, composed of the fragments in the `.sql` files."""
+
+    backend: Backend
+    head: Head
+    parts: list[str] = field(default_factory=list)
+    params: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.params |= {"table_id": self.head.table_id, "version": self.head.version}
+
+    def within(self, statement: str) -> str:
+        return statement.replace("{candidates}", "\nUNION ALL\n".join(self.parts))
+
+    def param(self, value: Any) -> str:
+        name = f"p{len(self.params)}"
+        self.params[name] = value
+        return self.backend.placeholder.format(name)
+
+    def add(self, fragment: str, **pieces: str) -> None:
+        statements = self.backend.statements
+        text = statements[fragment]
+        for name, piece in pieces.items():
+            text = text.replace(f"{{{name}}}", piece)
+        for alive in ("plan_alive", "plan_died"):
+            self.parts.append(text.replace("{alive}", statements[alive]))
+
+    def overlap(self, column: StatColumn, ranges: Sequence[Range]) -> None:
+        bounds = [_bounds(r, column.kind) for r in ranges]
+        if self.backend.capabilities.interval_index:
+            pieces = {"ranges": self._scans(column, bounds)}
+        else:
+            pieces = {"overlaps": self._conditions(bounds)}
+        column_id = self.param(column.column_id)
+        table = TABLES[column.kind]
+        self.add("plan_overlap", table=table, column=column_id, **pieces)
+
+    def _scans(self, column: StatColumn, bounds: Sequence[tuple[Any, Any]]) -> str:
+        rows = [
+            (number, lo, hi, class_reach(number, hi))
+            for lo, hi in bounds
+            for number in sorted(column.classes - {ALL_NULL})
+        ]
+        return ", ".join(f"({', '.join(map(self.param, row))})" for row in rows)
+
+    def _conditions(self, bounds: Sequence[tuple[Any, Any]]) -> str:
+        return " OR ".join(
+            f"(s.hi >= {self.param(lo)} AND s.lo <= {self.param(hi)})"
+            for lo, hi in bounds
+        )
+
+
+def _lookup(
+    backend: Backend,
+    head: Head,
+    driver: Driver,
+    columns: dict[tuple[tuple[str, ...], str], StatColumn],
+) -> _Lookup | None:
+    lookup = _Lookup(backend, head)
+    ranges: dict[StatColumn, list[Range]] = {}
+    for term in driver:
+        column = columns.get((term.column.physical, unit_of(term.column) or ""))
+        if column is None:
+            return None
+        if isinstance(term, HasNull):
+            lookup.add(
+                "plan_nulls",
+                table=TABLES[column.kind],
+                column=lookup.param(column.column_id),
+            )
+        else:
+            ranges.setdefault(column, []).append(term)
+        if column.since > 0:
+            lookup.add("plan_uncovered", since=lookup.param(column.since))
+    for column, terms in ranges.items():
+        if column.classes - {ALL_NULL}:
+            lookup.overlap(column, terms)
+    return lookup
+
+
+def _bounds(term: Range, kind: Kind) -> tuple[Any, Any]:
+    lowest, highest = ("", TOP) if kind is Kind.TEXT else (-math.inf, math.inf)
+    return (
+        lowest if term.lo is None else term.lo,
+        highest if term.hi is None else term.hi,
+    )
+
+
+def _most_selective(session: Session, lookups: Sequence[_Lookup]) -> _Lookup:
+    if len(lookups) == 1:
+        return lookups[0]
+    counts = []
+    for lookup in lookups:
+        probe = lookup.within(lookup.backend.statements["plan_probe"])
+        counts.append(session.query_sql(probe, lookup.params)[0][0])
+    return lookups[counts.index(min(counts))]

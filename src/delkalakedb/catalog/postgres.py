@@ -1,0 +1,333 @@
+"""Postgres: any number of processes and machines."""
+
+import select
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+from adbc_driver_postgresql import dbapi as adbc
+from psycopg import conninfo, sql
+from psycopg.pq import ConnStatus, TransactionStatus
+
+from delkalakedb.catalog.backend import (
+    Backend,
+    Capabilities,
+    Insert,
+    Params,
+    Row,
+    Session,
+    UnknownOutcomeError,
+    Write,
+)
+from delkalakedb.catalog.pool import Pool
+from delkalakedb.catalog.statements import load_statements
+from delkalakedb.errors import (
+    CatalogBusyError,
+    CatalogError,
+    CatalogUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from delkalakedb.config import Settings
+    from delkalakedb.uri import Uri
+
+__all__ = ["PostgresBackend"]
+
+_Connection = psycopg.Connection[Row]
+# From here on COPY beats a pipelined insert.
+_COPY_ROWS = 100
+# lock_not_available, query_canceled, serialization_failure, deadlock_detected
+_BUSY = {"55P03", "57014", "40001", "40P01"}
+# connection, authentication, resources, operator intervention, no such database
+_UNAVAILABLE = ("08", "28", "53", "57P", "3D000")
+
+
+class PostgresBackend(Backend):
+    """A catalog in one schema of a Postgres database."""
+
+    engine = "postgres"
+    capabilities = Capabilities(concurrent_processes=True, interval_index=True)
+    placeholder = "%({})s"
+    statements = load_statements(engine, placeholder)
+
+    @classmethod
+    def identity(cls, uri: "Uri") -> tuple[object, ...]:
+        tls = tuple(sorted(uri.tls.items()))
+        where = (uri.host, uri.port, uri.database, uri.schema)
+        return (*where, uri.user, uri.password, tls)
+
+    def __init__(self, uri: "Uri", settings: "Settings") -> None:
+        self._name = str(uri)
+        self._schema = uri.schema or "public"
+        self._settings = settings
+        self._conninfo = _conninfo(uri, settings)
+        self._user: str | None = None
+        self._pool: Pool[_Connection] = Pool(
+            self._connect,
+            close=_Connection.close,
+            healthy=_healthy,
+            size=settings.pool.size,
+            timeout_s=settings.pool.connect_timeout,
+            name=self._name,
+        )
+        self._bulk_pool: Pool[adbc.Connection] = Pool(
+            self._connect_bulk,
+            close=adbc.Connection.close,
+            healthy=_bulk_healthy,
+            size=settings.pool.size,
+            timeout_s=settings.pool.connect_timeout,
+            name=self._name,
+        )
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        with self._mapped(), self._pool.connection() as connection:
+            yield _PostgresSession(connection, begun=True)
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        with self._mapped(), self._pool.connection() as connection:
+            session = _PostgresSession(connection, begun=False)
+            try:
+                yield session
+                self._commit(session)
+            finally:
+                _rollback(connection)
+
+    def batches(
+        self, sql: str, params: Params, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        # ADBC has only positional parameters; ours are integers and bound here.
+        bound = sql % {name: int(value) for name, value in params.items()}
+        with self._mapped(), self._bulk_pool.connection() as connection:
+            with connection.cursor() as cursor:
+                cursor.execute(bound)
+                for batch in cursor.fetch_record_batch():
+                    yield batch.cast(schema)
+            connection.rollback()
+
+    def find_catalog(self, session: Session) -> bool:
+        return bool(session.query("find_catalog", {"schema": self._schema}))
+
+    def prepare(self, session: Session) -> None:
+        # The lock comes first: two CREATE SCHEMA IF NOT EXISTS at once can collide.
+        session.query("lock_migrations", {"schema": self._schema})
+        schema = sql.Identifier(self._schema).as_string()
+        session.script([f"CREATE SCHEMA IF NOT EXISTS {schema}"])
+
+    def db_user(self) -> str | None:
+        if self._user is None:
+            with self.reading() as session:
+                ((self._user,),) = session.query("load_user", {})
+        return self._user
+
+    def close(self) -> None:
+        self._pool.close()
+        self._bulk_pool.close()
+
+    def _commit(self, session: "_PostgresSession") -> None:
+        try:
+            session.commit()
+        except psycopg.OperationalError as error:
+            if session.broken:
+                raise UnknownOutcomeError(
+                    f"{self._name}: the connection was lost during COMMIT: {error}"
+                ) from error
+            raise
+
+    def _connect(self) -> _Connection:
+        connection = psycopg.connect(self._conninfo, autocommit=True)
+        try:
+            for statement in self._session_settings(connection):
+                connection.execute(statement)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _session_settings(self, connection: _Connection) -> Iterator[sql.Composed]:
+        pool = self._settings.pool
+        yield sql.SQL("SET search_path TO {}").format(sql.Identifier(self._schema))
+        yield sql.SQL("SET lock_timeout TO {}").format(int(pool.lock_timeout * 1000))
+        if pool.statement_timeout is not None:
+            yield sql.SQL("SET statement_timeout TO {}").format(
+                int(pool.statement_timeout * 1000)
+            )
+        # A commit that was published must never be lost by the database.
+        row = connection.execute("SHOW synchronous_commit").fetchone()
+        if row is not None and row[0] in ("off", "local"):
+            yield sql.SQL("SET synchronous_commit TO {}").format("on")
+
+    def _connect_bulk(self) -> adbc.Connection:
+        connection = adbc.connect(self._conninfo)
+        with connection.cursor() as cursor:
+            schema = sql.Identifier(self._schema).as_string()
+            cursor.execute(f"SET search_path TO {schema}")
+        connection.commit()
+        return connection
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._map(error, error.sqlstate) from error
+        except adbc.Error as error:
+            raise self._map(error, error.sqlstate) from error
+
+    def _map(self, error: Exception, code: str | None) -> CatalogError:
+        text = f"{self._name}: {str(error).strip()}"
+        if code in _BUSY:
+            return CatalogBusyError(text)
+        lost = code is None and isinstance(
+            error, psycopg.OperationalError | adbc.OperationalError
+        )
+        if lost or (code is not None and code.startswith(_UNAVAILABLE)):
+            return CatalogUnavailableError(text)
+        return CatalogError(text)
+
+
+def _conninfo(uri: "Uri", settings: "Settings") -> str:
+    password = uri.password
+    if password is None and settings.sql.password is not None:
+        password = settings.sql.password.get_secret_value()
+    options: dict[str, Any] = {
+        "host": uri.host or "localhost",
+        "port": uri.port or 5432,
+        "dbname": uri.database,
+        "user": uri.user,
+        "password": password,
+        "connect_timeout": max(2, round(settings.pool.connect_timeout)),
+        "application_name": "delkalakedb",
+        "client_encoding": "UTF8",
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        **uri.tls,
+    }
+    return conninfo.make_conninfo(
+        **{key: value for key, value in options.items() if value is not None}
+    )
+
+
+def _healthy(connection: _Connection) -> bool:
+    """Idle, open, and nothing waiting on the socket: a server that left says so."""
+    pgconn = connection.pgconn
+    if pgconn.status != ConnStatus.OK:
+        return False
+    if pgconn.transaction_status != TransactionStatus.IDLE:
+        return False
+    readable, _, _ = select.select([pgconn.socket], [], [], 0)
+    if readable:
+        try:
+            pgconn.consume_input()
+        except psycopg.OperationalError:
+            return False
+    return bool(pgconn.status == ConnStatus.OK)
+
+
+def _bulk_healthy(connection: adbc.Connection) -> bool:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.fetchall()
+        connection.rollback()
+    except adbc.Error:
+        return False
+    return True
+
+
+def _rollback(connection: _Connection) -> None:
+    if connection.pgconn.transaction_status in (
+        TransactionStatus.INTRANS,
+        TransactionStatus.INERROR,
+    ):
+        connection.execute("ROLLBACK")
+
+
+def _bulk(write: Write) -> bool:
+    return isinstance(write, Insert) and len(write.rows) >= _COPY_ROWS
+
+
+class _PostgresSession(Session):
+    """Writes are held back, so that small ones travel with their COMMIT."""
+
+    def __init__(self, connection: _Connection, *, begun: bool) -> None:
+        self._connection = connection
+        self._begun = begun
+        self._pending: list[Write] = []
+
+    @property
+    def broken(self) -> bool:
+        return bool(self._connection.pgconn.status != ConnStatus.OK)
+
+    def query(self, name: str, params: Params) -> list[Row]:
+        return self.query_sql(PostgresBackend.statements[name], params)
+
+    def query_sql(self, sql: str, params: Params) -> list[Row]:
+        return self.query_many([(sql, params)])[0]
+
+    def query_many(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+        if self._pending:
+            self._flush()
+        if self._begun and len(queries) == 1:
+            ((sql, params),) = queries
+            return [self._connection.execute(sql.encode(), params).fetchall()]
+        with self._connection.pipeline():
+            self._begin()
+            cursors = [self._connection.execute(q.encode(), p) for q, p in queries]
+        return [cursor.fetchall() for cursor in cursors]
+
+    def apply(self, writes: Sequence[Write]) -> None:
+        self._pending.extend(writes)
+
+    def script(self, statements: Iterable[str]) -> None:
+        self._flush()
+        self._begin()
+        for statement in statements:
+            self._connection.execute(statement.encode())
+
+    def commit(self) -> None:
+        if any(_bulk(write) for write in self._pending):
+            self._flush()
+        with self._connection.pipeline():
+            self._flush()
+            if self._begun:
+                self._connection.execute("COMMIT")
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._connection.execute("BEGIN")
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending, []
+        for bulk, writes in groupby(pending, _bulk):
+            # COPY can't travel in a pipeline.
+            with nullcontext() if bulk else self._connection.pipeline():
+                self._begin()
+                for write in writes:
+                    self._write(write)
+
+    def _write(self, write: Write) -> None:
+        if not isinstance(write, Insert):
+            statement = PostgresBackend.statements[write.name]
+            self._connection.execute(statement.encode(), write.params)
+        elif _bulk(write):
+            self._copy(write)
+        elif write.rows:
+            self._connection.cursor().executemany(write.sql("%s").encode(), write.rows)
+
+    def _copy(self, insert: Insert) -> None:
+        columns = ", ".join(insert.columns)
+        types: dict[str, str] = dict(
+            self.query("load_column_types", {"table": insert.table})
+        )
+        statement = f"COPY {insert.table} ({columns}) FROM STDIN (FORMAT BINARY)"
+        with self._connection.cursor().copy(statement.encode()) as copy:
+            copy.set_types([types[column] for column in insert.columns])
+            for row in insert.rows:
+                copy.write_row(row)

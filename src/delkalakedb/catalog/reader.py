@@ -1,0 +1,237 @@
+"""Reading a table from SQL: a snapshot at a version, and the log as a log."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from delkalakedb.catalog.backend import Backend, Row
+from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.rows import FILES_SCHEMA, add_from_row, remove_from_row
+from delkalakedb.errors import TableNotFoundError, VersionNotFoundError
+from delkalakedb.model.actions import (
+    Action,
+    Add,
+    Cdc,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Remove,
+    Txn,
+)
+from delkalakedb.model.codec import action_from_dict, decode_struct
+from delkalakedb.model.tables import Commit
+from delkalakedb.model.txnlog import State
+
+__all__ = ["SqlTxnLogReader", "commit_from_row"]
+
+_NO_LIMIT = 2**62
+
+
+class SqlTxnLogReader:
+    """A table's log as the catalog has it; a `TxnLogReader`.
+
+    Versions are immutable, so every answer stays right whatever is ratified since.
+    """
+
+    def __init__(self, backend: Backend, name: str) -> None:
+        self._backend = backend
+        self._name = name
+
+    def head(self, version: int | None = None) -> Head:
+        """The table at a version, the latest by default, in one round trip."""
+        with self._backend.reading() as session:
+            rows = session.query("load_state", {"name": self._name, "version": version})
+        if not rows:
+            raise TableNotFoundError(f"{self._name}: the catalog has no such table")
+        if rows[0][8] is None:
+            raise _no_version(self._name, version, rows[0])
+        return Head.from_row(rows[0])
+
+    def latest_version(self) -> int:
+        """The newest version."""
+        return self.head().version
+
+    def version_at(self, timestamp_ms: int) -> int:
+        """The newest version that isn't newer than a time."""
+        head = self.head()
+        rows = self._query(
+            "load_version_at", table_id=head.table_id, timestamp_ms=timestamp_ms
+        )
+        if not rows:
+            raise VersionNotFoundError(
+                f"{self._name}: no version is as old as timestamp {timestamp_ms} ms; "
+                f"the oldest is version {head.first_version}"
+            )
+        return int(rows[0][0])
+
+    def state(self, version: int | None = None) -> State:
+        """Protocol and metadata at a version, the latest by default."""
+        head = self.head(version)
+        return State(head.version, head.timestamp_ms, head.protocol, head.metadata)
+
+    def adds(self, version: int | None = None) -> Iterator[Add]:
+        """The live files at a version."""
+        for batch in self.files(self.head(version)):
+            columns = batch.to_pydict().values()
+            yield from map(add_from_row, zip(*columns, strict=True))
+
+    def files(self, head: Head) -> Iterator[pa.RecordBatch]:
+        """The live files at a head's version as Arrow, streamed."""
+        params = {"table_id": head.table_id, "version": head.version}
+        return self._backend.batches(
+            self._backend.statements["files"], params, FILES_SCHEMA
+        )
+
+    def removes(self, version: int | None = None) -> Iterator[Remove]:
+        """The tombstones at a version."""
+        head = self.head(version)
+        rows = self._query(
+            "load_tombstones", table_id=head.table_id, version=head.version
+        )
+        return map(remove_from_row, rows)
+
+    def txns(self, version: int | None = None) -> dict[str, Txn]:
+        """The newest `txn` of each application at a version."""
+        head = self.head(version)
+        rows = self._query("load_txns", table_id=head.table_id, version=head.version)
+        txns = (decode_struct(row[0], Txn) for row in rows)
+        return {txn.app_id: txn for txn in txns}
+
+    def txn_version(self, head: Head, app_id: str) -> int | None:
+        """An application's own version at a head's version."""
+        rows = self._query(
+            "load_txn", table_id=head.table_id, version=head.version, app_id=app_id
+        )
+        return decode_struct(rows[0][0], Txn).version if rows else None
+
+    def domains(self, version: int | None = None) -> dict[str, DomainMetadata]:
+        """The live domains at a version."""
+        head = self.head(version)
+        rows = self._query("load_domains", table_id=head.table_id, version=head.version)
+        domains = (decode_struct(row[0], DomainMetadata) for row in rows)
+        return {d.domain: d for d in domains if not d.removed}
+
+    def history(
+        self,
+        head: Head,
+        *,
+        limit: int | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        operation: str | None = None,
+        actor: str | None = None,
+    ) -> list[Commit]:
+        """Commits up to a head's version, newest first."""
+        rows = self._query(
+            "load_history",
+            table_id=head.table_id,
+            version=head.version,
+            max_rows=_NO_LIMIT if limit is None else limit,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            operation=operation,
+            actor=actor,
+        )
+        return [commit_from_row(row) for row in rows]
+
+    def commit(self, version: int) -> tuple[Action, ...]:
+        """The actions of one commit, in the order in which they are published."""
+        head = self.head(version)
+        key = {"table_id": head.table_id, "version": version}
+        names = (
+            "load_commit",
+            "load_protocol_at",
+            "load_metadata_at",
+            "load_txns_since",
+            "load_domains_since",
+            "load_removed_at",
+            "load_added_at",
+            "load_cdc_at",
+        )
+        window = {"table_id": head.table_id, "after": version - 1, "upto": version}
+        statements = self._backend.statements
+        with self._backend.reading() as session:
+            rows = session.query_many(
+                [(statements[n], window if "since" in n else key) for n in names]
+            )
+        info, protocol, metadata, txns, domains, removed, added, cdc = rows
+        *_, commit_info, others = info[0]
+        return (
+            CommitInfo(msgspec.json.decode(commit_info)),
+            *(decode_struct(row[0], Protocol) for row in protocol),
+            *(decode_struct(row[0], Metadata) for row in metadata),
+            *(decode_struct(row[1], Txn) for row in txns),
+            *(decode_struct(row[1], DomainMetadata) for row in domains),
+            *map(remove_from_row, removed),
+            *map(add_from_row, added),
+            *(decode_struct(row[0], Cdc) for row in cdc),
+            *map(action_from_dict, msgspec.json.decode(others or "[]")),
+        )
+
+    def _query(self, name: str, **params: Any) -> list[Row]:
+        with self._backend.reading() as session:
+            return session.query(name, params)
+
+
+def commit_from_row(row: Row) -> Commit:
+    """The public view of a row of `load_commit` or `load_history`."""
+    (
+        version,
+        timestamp_ms,
+        transaction_id,
+        operation,
+        parameters,
+        metrics,
+        user_metadata,
+        engine_info,
+        read_version,
+        isolation_level,
+        is_blind_append,
+        db_user,
+        os_user,
+        host,
+        client,
+        num_added,
+        num_removed,
+        added_bytes,
+        removed_bytes,
+        commit_info,
+        _others,
+    ) = row
+    return Commit(
+        version=version,
+        timestamp_ms=timestamp_ms,
+        transaction_id=transaction_id,
+        operation=operation,
+        operation_parameters=_decode(parameters),
+        operation_metrics=_decode(metrics),
+        user_metadata=user_metadata,
+        engine_info=engine_info,
+        read_version=read_version,
+        isolation_level=isolation_level,
+        is_blind_append=None if is_blind_append is None else bool(is_blind_append),
+        db_user=db_user,
+        os_user=os_user,
+        host=host,
+        client=client,
+        num_added_files=num_added,
+        num_removed_files=num_removed,
+        added_bytes=added_bytes,
+        removed_bytes=removed_bytes,
+        commit_info=_decode(commit_info),
+    )
+
+
+def _decode(text: str | None) -> dict[str, Any]:
+    value = msgspec.json.decode(text) if text else {}
+    return value if isinstance(value, dict) else {"value": value}
+
+
+def _no_version(name: str, version: int | None, row: Row) -> VersionNotFoundError:
+    current, first = row[4], row[5]
+    return VersionNotFoundError(
+        f"{name}: there is no version {version}; the catalog holds {first} to {current}"
+    )

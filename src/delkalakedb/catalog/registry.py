@@ -1,0 +1,54 @@
+"""One backend, and so one pool, per process and database.
+
+The first catalog that is opened on a database decides the pool's settings. A database
+in memory lives as long as the process.
+"""
+
+import atexit
+import threading
+from typing import TYPE_CHECKING
+
+from delkalakedb.catalog.backend import Backend, load_backend
+
+if TYPE_CHECKING:
+    from delkalakedb.config import Settings
+    from delkalakedb.uri import Uri
+
+__all__ = ["acquire_backend", "release_backend"]
+
+_lock = threading.Lock()
+_backends: dict[tuple[object, ...], Backend] = {}
+_users: dict[Backend, int] = {}
+
+
+def acquire_backend(uri: "Uri", settings: "Settings") -> Backend:
+    """The process's backend for a database; `release_backend` ends its use."""
+    kind = load_backend(uri.engine)
+    key = (uri.engine, *kind.identity(uri))
+    with _lock:
+        backend = _backends.get(key)
+        if backend is None:
+            backend = _backends[key] = kind(uri, settings)
+        _users[backend] = _users.get(backend, 0) + 1
+    return backend
+
+
+def release_backend(backend: Backend) -> None:
+    """Close a backend that nobody uses any more."""
+    with _lock:
+        _users[backend] -= 1
+        if _users[backend] or backend.ephemeral:
+            return
+        del _users[backend]
+        for key in [key for key, held in _backends.items() if held is backend]:
+            del _backends[key]
+    backend.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    with _lock:
+        backends = list(_users)
+        _backends.clear()
+    for backend in backends:
+        backend.close()

@@ -1,0 +1,44 @@
+-- What DuckDB says differently.
+
+-- name: lock_tables
+-- The heads in id order; the process holds the only write lock there is.
+SELECT table_id, name FROM dl_tables
+WHERE name IN (SELECT unnest(from_json(:names, '["VARCHAR"]')))
+ORDER BY table_id
+
+-- name: load_files_at_paths
+-- The files at given paths that are live, or were at a version.
+SELECT
+    f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
+    f.base_row_id, f.default_row_commit_version
+FROM dl_tables t
+JOIN dl_files f ON f.table_id = t.table_id
+WHERE t.name = :name
+    AND (f.removed_version IS NULL OR f.removed_version > :after)
+    AND f.path_hash IN (SELECT unnest(from_json(:hashes, '["BIGINT"]')))
+
+-- name: remove_files
+-- End the life of named files.
+UPDATE dl_files
+SET
+    removed_version = :version,
+    deletion_timestamp_ms = CAST(r.value ->> 1 AS BIGINT),
+    remove_data_change = CAST(r.value ->> 2 AS BOOLEAN),
+    remove_fields = r.value ->> 3
+FROM (SELECT unnest(from_json(:removes, '["JSON"]')) AS value) r
+WHERE file_id = CAST(r.value ->> 0 AS BIGINT)
+
+-- name: find_catalog
+-- Whether the database holds a catalog.
+SELECT 1 FROM duckdb_tables()
+WHERE database_name = 'catalog' AND table_name = 'dl_schema_versions'
+
+-- name: plan_overlap
+-- Files whose interval overlaps a range; zone maps skip what lies beyond it.
+SELECT s.file_id FROM {table} s
+WHERE s.column_id = {column} AND s.class >= 0 AND ({overlaps}) AND {alive}
+
+-- name: plan_nulls
+-- Files that may hold a null.
+SELECT s.file_id FROM {table} s
+WHERE s.column_id = {column} AND s.has_null AND {alive}

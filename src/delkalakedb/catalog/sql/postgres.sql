@@ -1,0 +1,59 @@
+-- What Postgres says differently.
+
+-- name: lock_catalog
+-- Serialise the creation of tables.
+SELECT pg_advisory_xact_lock(hashtextextended('dl_tables ' || current_schema(), 0))
+
+-- name: lock_tables
+-- Take the head rows in id order, so that two writers never wait for each other.
+SELECT table_id, name FROM dl_tables
+WHERE name IN (SELECT json_array_elements_text(CAST(:names AS JSON)))
+ORDER BY table_id
+FOR UPDATE
+
+-- name: load_files_at_paths
+-- The files at given paths that are live, or were at a version.
+SELECT
+    f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
+    f.base_row_id, f.default_row_commit_version
+FROM dl_tables t
+JOIN dl_files f ON f.table_id = t.table_id
+WHERE t.name = :name
+    AND (f.removed_version IS NULL OR f.removed_version > :after)
+    AND f.path_hash = ANY (
+        SELECT CAST(json_array_elements_text(CAST(:hashes AS JSON)) AS BIGINT)
+    )
+
+-- name: remove_files
+-- End the life of named files.
+UPDATE dl_files
+SET
+    removed_version = :version,
+    deletion_timestamp_ms = CAST(r.value ->> 1 AS BIGINT),
+    remove_data_change = CAST(r.value ->> 2 AS BOOLEAN),
+    remove_fields = r.value ->> 3
+FROM json_array_elements(CAST(:removes AS JSON)) r (value)
+WHERE file_id = CAST(r.value ->> 0 AS BIGINT)
+
+-- name: find_catalog
+-- Whether the schema holds a catalog.
+SELECT 1 FROM pg_catalog.pg_tables
+WHERE schemaname = :schema AND tablename = 'dl_schema_versions'
+
+-- name: lock_migrations
+-- Let one process at a time create or upgrade the catalog of a schema.
+SELECT pg_advisory_xact_lock(hashtextextended('dl_schema ' || :schema, 0))
+
+-- name: load_user
+-- Who the database takes us for.
+SELECT CAST(current_user AS TEXT)
+
+-- name: load_column_types
+-- The types that binary COPY must write.
+SELECT column_name, data_type FROM information_schema.columns
+WHERE table_schema = current_schema() AND table_name = :table
+
+-- name: plan_nulls
+-- Files that may hold a null.
+SELECT s.file_id FROM {table} s
+WHERE s.column_id = {column} AND s.has_null AND {alive}

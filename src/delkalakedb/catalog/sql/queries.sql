@@ -1,0 +1,422 @@
+-- Statements shared by all engines. A file named after an engine overrides by name.
+-- Parameters are written `:name` and translated to the driver's own style.
+
+-- name: load_schema_version
+-- The newest migration that was applied.
+SELECT max(version) FROM dl_schema_versions
+
+-- name: insert_schema_version
+-- Remember an applied migration.
+INSERT INTO dl_schema_versions (version, applied_at_ms, client)
+VALUES (:version, :applied_at_ms, :client)
+
+-- name: load_state
+-- Everything that opening a table needs, at its latest or a given version.
+SELECT
+    t.table_id, t.name, t.location, t.created_at_ms,
+    t.current_version, t.first_version, t.next_file, t.next_column,
+    v.version, v.timestamp_ms, v.num_files, v.size_bytes,
+    v.metadata_version, v.protocol_version, m.action, p.action
+FROM dl_tables t
+LEFT JOIN dl_table_versions v
+    ON v.table_id = t.table_id
+    AND v.version = COALESCE(CAST(:version AS BIGINT), t.current_version)
+LEFT JOIN dl_metadata m
+    ON m.table_id = v.table_id AND m.version = v.metadata_version
+LEFT JOIN dl_protocols p
+    ON p.table_id = v.table_id AND p.version = v.protocol_version
+WHERE t.name = :name
+
+-- name: load_states
+-- The latest state of every table of the catalog, by name.
+SELECT
+    t.table_id, t.name, t.location, t.created_at_ms,
+    t.current_version, t.first_version, t.next_file, t.next_column,
+    v.version, v.timestamp_ms, v.num_files, v.size_bytes,
+    v.metadata_version, v.protocol_version, m.action, p.action
+FROM dl_tables t
+JOIN dl_table_versions v
+    ON v.table_id = t.table_id AND v.version = t.current_version
+JOIN dl_metadata m
+    ON m.table_id = v.table_id AND m.version = v.metadata_version
+JOIN dl_protocols p
+    ON p.table_id = v.table_id AND p.version = v.protocol_version
+ORDER BY t.name
+
+-- name: lock_catalog
+-- Serialise the creation of tables; engines that lock the whole database need nothing.
+SELECT 1
+
+-- name: lock_tables
+-- Take the head rows in id order, so that two writers never wait for each other.
+SELECT table_id, name FROM dl_tables
+WHERE name IN (SELECT value FROM json_each(:names))
+ORDER BY table_id
+
+-- name: find_location
+-- The table that lies at a location.
+SELECT name FROM dl_tables WHERE location = :location
+
+-- name: load_max_table_id
+-- The newest table's id.
+SELECT COALESCE(max(table_id), 0) FROM dl_tables
+
+-- name: load_version_at
+-- The newest version that isn't newer than a time.
+SELECT version FROM dl_table_versions
+WHERE table_id = :table_id AND timestamp_ms <= :timestamp_ms
+ORDER BY timestamp_ms DESC, version DESC
+LIMIT 1
+
+-- name: load_transaction
+-- What a transaction ratified: the answer after a connection lost during COMMIT.
+SELECT
+    t.name, v.version, v.timestamp_ms, v.transaction_id, v.operation,
+    v.num_added_files, v.num_removed_files, v.added_bytes
+FROM dl_table_versions v
+JOIN dl_tables t ON t.table_id = v.table_id
+WHERE v.transaction_id = :transaction_id
+ORDER BY t.table_id, v.version
+
+-- name: load_winners
+-- The commits since a read version, as far as the conflict rules look at all of them.
+SELECT
+    v.version, v.operation, v.is_blind_append, m.action, p.action
+FROM dl_tables t
+JOIN dl_table_versions v ON v.table_id = t.table_id AND v.version > :after
+LEFT JOIN dl_metadata m ON m.table_id = v.table_id AND m.version = v.version
+LEFT JOIN dl_protocols p ON p.table_id = v.table_id AND p.version = v.version
+WHERE t.name = :name
+ORDER BY v.version
+
+-- name: load_txns_since
+-- The application transactions of the commits since a version.
+SELECT version, action FROM dl_txns
+WHERE table_id = :table_id AND version > :after AND version <= :upto
+ORDER BY version, app_id
+
+-- name: load_domains_since
+-- The domain changes of the commits since a version.
+SELECT version, action FROM dl_domains
+WHERE table_id = :table_id AND version > :after AND version <= :upto
+ORDER BY version, domain
+
+-- name: load_txns
+-- The newest transaction of each application at a version.
+SELECT x.action FROM dl_txns x
+WHERE x.table_id = :table_id AND x.version = (
+    SELECT max(y.version) FROM dl_txns y
+    WHERE y.table_id = x.table_id AND y.app_id = x.app_id AND y.version <= :version
+)
+ORDER BY x.app_id
+
+-- name: load_txn
+-- The newest transaction of one application at a version.
+SELECT action FROM dl_txns
+WHERE table_id = :table_id AND app_id = :app_id AND version <= :version
+ORDER BY version DESC
+LIMIT 1
+
+-- name: load_applied
+-- The version in which an application's transaction, or a later one, was ratified.
+SELECT version FROM dl_txns
+WHERE table_id = :table_id AND app_id = :app_id AND txn_version >= :txn
+ORDER BY version
+LIMIT 1
+
+-- name: load_domains
+-- The newest action of each domain at a version, tombstones included.
+SELECT x.action FROM dl_domains x
+WHERE x.table_id = :table_id AND x.version = (
+    SELECT max(y.version) FROM dl_domains y
+    WHERE y.table_id = x.table_id AND y.domain = x.domain AND y.version <= :version
+)
+ORDER BY x.domain
+
+-- name: load_domain
+-- The newest action of one domain at a version.
+SELECT action FROM dl_domains
+WHERE table_id = :table_id AND domain = :domain AND version <= :version
+ORDER BY version DESC
+LIMIT 1
+
+-- name: load_files_at_paths
+-- The files at given paths that are live, or were at a version.
+SELECT
+    f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
+    f.base_row_id, f.default_row_commit_version
+FROM dl_tables t
+JOIN dl_files f ON f.table_id = t.table_id
+WHERE t.name = :name
+    AND (f.removed_version IS NULL OR f.removed_version > :after)
+    AND f.path_hash IN (SELECT value FROM json_each(:hashes))
+
+-- name: load_stat_columns
+-- The columns whose bounds are, or were, indexed, with the width classes in use.
+SELECT s.column_id, s.name, s.unit, s.since_version, s.until_version, c.class
+FROM dl_tables t
+JOIN dl_stat_columns s ON s.table_id = t.table_id
+LEFT JOIN dl_stat_classes c ON c.column_id = s.column_id
+WHERE t.name = :name
+ORDER BY s.column_id, c.class
+
+-- name: insert_table
+-- A new table's head row.
+INSERT INTO dl_tables (
+    table_id, name, location, created_at_ms,
+    current_version, first_version, next_file, next_column
+) VALUES (:table_id, :name, :location, :created_at_ms, -1, 0, 0, 0)
+
+-- name: insert_mirror
+-- A new table's place in the outbox.
+INSERT INTO dl_mirrors (table_id, published_version, state, attempts, fence)
+VALUES (:table_id, -1, 'pending', 0, 0)
+
+-- name: move_head
+-- The compare-and-set that makes a version true.
+UPDATE dl_tables
+SET current_version = :version, next_file = :next_file, next_column = :next_column
+WHERE table_id = :table_id AND current_version = :version - 1
+
+-- name: insert_class
+-- Note a width class on its first use.
+INSERT INTO dl_stat_classes (column_id, class)
+VALUES (:column_id, :class)
+ON CONFLICT DO NOTHING
+
+-- name: retire_stat_column
+-- A column that left the schema gets no rows from this version on.
+UPDATE dl_stat_columns SET until_version = :version
+WHERE column_id = :column_id
+
+-- name: remove_files
+-- End the life of named files.
+UPDATE dl_files
+SET
+    removed_version = :version,
+    deletion_timestamp_ms = r.value ->> 1,
+    remove_data_change = r.value ->> 2,
+    remove_fields = r.value ->> 3
+FROM json_each(:removes) r
+WHERE file_id = r.value ->> 0
+
+-- name: remove_all_files
+-- End the life of every live file that the commit had seen.
+UPDATE dl_files
+SET
+    removed_version = :version,
+    deletion_timestamp_ms = :deletion_timestamp_ms,
+    remove_data_change = :data_change
+WHERE table_id = :table_id AND removed_version IS NULL
+    AND added_version <= :read_version
+
+-- name: remove_number_stats
+-- Take the bounds of ended files out of the live index.
+UPDATE dl_number_stats SET removed_version = :version
+WHERE file_id IN (
+    SELECT file_id FROM dl_files
+    WHERE table_id = :table_id AND removed_version = :version
+)
+
+-- name: remove_text_stats
+-- Take the bounds of ended files out of the live index.
+UPDATE dl_text_stats SET removed_version = :version
+WHERE file_id IN (
+    SELECT file_id FROM dl_files
+    WHERE table_id = :table_id AND removed_version = :version
+)
+
+-- name: load_live_totals
+-- How many files, and bytes, are live of those that a version had.
+SELECT count(*), COALESCE(sum(size_bytes), 0) FROM dl_files
+WHERE table_id = :table_id AND removed_version IS NULL
+    AND added_version <= :read_version
+
+-- name: load_commit
+-- One version's row.
+SELECT
+    version, timestamp_ms, transaction_id, operation, operation_parameters,
+    operation_metrics, user_metadata, engine_info, read_version, isolation_level,
+    is_blind_append, db_user, os_user, host, client,
+    num_added_files, num_removed_files, added_bytes, removed_bytes,
+    commit_info, other_actions
+FROM dl_table_versions
+WHERE table_id = :table_id AND version = :version
+
+-- name: load_history
+-- Commits, newest first; a filter that is NULL lets everything through.
+SELECT
+    version, timestamp_ms, transaction_id, operation, operation_parameters,
+    operation_metrics, user_metadata, engine_info, read_version, isolation_level,
+    is_blind_append, db_user, os_user, host, client,
+    num_added_files, num_removed_files, added_bytes, removed_bytes,
+    commit_info, other_actions
+FROM dl_table_versions
+WHERE table_id = :table_id AND version <= :version
+    AND (CAST(:since_ms AS BIGINT) IS NULL OR timestamp_ms >= :since_ms)
+    AND (CAST(:until_ms AS BIGINT) IS NULL OR timestamp_ms <= :until_ms)
+    AND (CAST(:operation AS TEXT) IS NULL OR operation = :operation)
+    AND (
+        CAST(:actor AS TEXT) IS NULL
+        OR db_user = :actor OR os_user = :actor OR host = :actor OR client = :actor
+    )
+ORDER BY version DESC
+LIMIT :max_rows
+
+-- name: load_metadata_at
+-- The metadata that a version brought, if it did.
+SELECT action FROM dl_metadata WHERE table_id = :table_id AND version = :version
+
+-- name: load_protocol_at
+-- The protocol that a version brought, if it did.
+SELECT action FROM dl_protocols WHERE table_id = :table_id AND version = :version
+
+-- name: load_cdc_at
+-- The change data files of a version.
+SELECT action FROM dl_cdc_files
+WHERE table_id = :table_id AND version = :version
+ORDER BY ordinal
+
+-- name: load_added_at
+-- The files that a version added, in the order they were staged.
+SELECT
+    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
+    tags, deletion_vector, base_row_id, default_row_commit_version,
+    clustering_provider, null_fields, extra
+FROM dl_files
+WHERE table_id = :table_id AND added_version = :version
+ORDER BY file_id
+
+-- name: load_added_since
+-- The files that the commits after a version added, dead again or not.
+SELECT
+    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
+    tags, deletion_vector, base_row_id, default_row_commit_version,
+    clustering_provider, null_fields, extra, added_version
+FROM dl_files
+WHERE table_id = :table_id AND added_version > :after AND added_version <= :upto
+ORDER BY file_id
+
+-- name: load_removed_at
+-- The files that a version removed; one that was only replaced has no remove action.
+SELECT
+    path, partition_values, size_bytes, stats, tags, deletion_vector, base_row_id,
+    default_row_commit_version, deletion_timestamp_ms, remove_data_change,
+    remove_fields
+FROM dl_files
+WHERE table_id = :table_id AND removed_version = :version
+    AND remove_data_change IS NOT NULL
+ORDER BY file_id
+
+-- name: load_removed_since
+-- The files that the commits after a version removed, as they were added.
+SELECT
+    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
+    tags, deletion_vector, base_row_id, default_row_commit_version,
+    clustering_provider, null_fields, extra, removed_version
+FROM dl_files
+WHERE table_id = :table_id AND removed_version > :after AND removed_version <= :upto
+    AND remove_data_change IS NOT NULL
+ORDER BY file_id
+
+-- name: load_tombstones
+-- All remove actions up to a version whose file hasn't come back by then.
+SELECT
+    path, partition_values, size_bytes, stats, tags, deletion_vector, base_row_id,
+    default_row_commit_version, deletion_timestamp_ms, remove_data_change,
+    remove_fields
+FROM dl_files d
+WHERE table_id = :table_id AND removed_version <= :version
+    AND remove_data_change IS NOT NULL
+    AND NOT EXISTS (
+        SELECT 1 FROM dl_files l
+        WHERE l.table_id = d.table_id AND l.path_hash = d.path_hash
+            AND l.path = d.path AND l.dv_id = d.dv_id
+            AND l.file_id <> d.file_id
+            AND l.added_version > d.removed_version AND l.added_version <= :version
+    )
+ORDER BY file_id
+
+-- name: files
+-- The live files at a version: those alive still, and those removed since.
+SELECT
+    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
+    tags, deletion_vector, base_row_id, default_row_commit_version,
+    clustering_provider, null_fields, extra, num_records, added_version, file_id
+FROM dl_files
+WHERE table_id = :table_id AND removed_version IS NULL AND added_version <= :version
+UNION ALL
+SELECT
+    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
+    tags, deletion_vector, base_row_id, default_row_commit_version,
+    clustering_provider, null_fields, extra, num_records, added_version, file_id
+FROM dl_files
+WHERE table_id = :table_id AND removed_version > :version AND added_version <= :version
+
+-- name: load_mirror
+-- How far a table's mirror has come.
+SELECT m.published_version, t.current_version, t.location
+FROM dl_tables t
+JOIN dl_mirrors m ON m.table_id = t.table_id
+WHERE t.name = :name
+
+-- name: mark_published
+-- A version is in the mirror.
+UPDATE dl_mirrors
+SET published_version = :version, state = 'published', attempts = 0, last_error = NULL
+WHERE published_version = :version - 1
+    AND table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
+
+-- name: mark_published_hash
+-- What was published, to know it again.
+UPDATE dl_table_versions SET published_sha256 = :sha256
+WHERE version = :version
+    AND table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
+
+-- name: plan_files
+-- The files at a version among candidates; {candidates} is composed of the next ones.
+SELECT
+    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
+    tags, deletion_vector, base_row_id, default_row_commit_version,
+    clustering_provider, null_fields, extra, num_records, added_version, file_id
+FROM dl_files
+WHERE file_id IN ({candidates})
+    AND added_version <= :version
+    AND (removed_version IS NULL OR removed_version > :version)
+ORDER BY file_id
+
+-- name: plan_probe
+-- How many candidates there are, counted as far as it matters.
+SELECT count(*) FROM (SELECT 1 FROM ({candidates}) c LIMIT 1000) c
+
+-- name: plan_overlap
+-- Files whose interval overlaps a range, one btree scan for each width class.
+SELECT s.file_id
+FROM (
+    WITH q (class, lo, hi, reach) AS (VALUES {ranges}) SELECT * FROM q
+) q
+JOIN {table} s
+    ON s.column_id = {column}
+    AND s.class = q.class AND s.hi >= q.lo AND s.hi <= q.reach AND s.lo <= q.hi
+WHERE {alive}
+
+-- name: plan_nulls
+-- Files that may hold a null.
+SELECT s.file_id FROM {table} s
+WHERE s.column_id = {column} AND s.has_null = 1 AND {alive}
+
+-- name: plan_uncovered
+-- Files from before a column was indexed.
+SELECT s.file_id FROM dl_files s
+WHERE s.table_id = :table_id AND s.added_version < {since} AND {alive}
+
+-- name: plan_alive
+-- For files that are alive still.
+s.removed_version IS NULL
+
+-- name: plan_died
+-- For files removed since; there are none to look for while the version is the latest.
+s.removed_version > :version AND EXISTS (
+    SELECT 1 FROM dl_tables
+    WHERE table_id = :table_id AND current_version > :version
+)

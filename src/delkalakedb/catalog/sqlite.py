@@ -1,0 +1,202 @@
+"""SQLite: one file, many processes, one writer at a time."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from delkalakedb.catalog.backend import (
+    Backend,
+    Capabilities,
+    Insert,
+    Params,
+    Row,
+    Session,
+    Write,
+)
+from delkalakedb.catalog.pool import Pool
+from delkalakedb.catalog.rows import to_batch
+from delkalakedb.catalog.statements import load_statements
+from delkalakedb.errors import (
+    CatalogBusyError,
+    CatalogError,
+    CatalogUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from delkalakedb.config import Settings
+    from delkalakedb.uri import Uri
+
+__all__ = ["SqliteBackend"]
+
+_BATCH_ROWS = 20_000
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_UNAVAILABLE = {
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+class _Connection(sqlite3.Connection):
+    inode: int
+
+
+class SqliteBackend(Backend):
+    """A catalog in a SQLite file, in WAL mode with every commit forced to disk."""
+
+    engine = "sqlite"
+    capabilities = Capabilities(concurrent_processes=True, interval_index=True)
+    placeholder = ":{}"
+    statements = load_statements(engine, placeholder)
+
+    is_file = True
+
+    @classmethod
+    def identity(cls, uri: "Uri") -> tuple[object, ...]:
+        return (os.path.realpath(uri.database),)
+
+    def __init__(self, uri: "Uri", settings: "Settings") -> None:
+        if uri.database == ":memory:":
+            raise CatalogError(
+                "sqlite has no shared :memory: database; use duckdb/:memory: or a file"
+            )
+        self._name = str(uri)
+        self._path = Path(uri.database).absolute()
+        self._lock_timeout_s = settings.pool.lock_timeout
+        self._create = settings.sql.schema_policy == "create_if_missing"
+        self._pool: Pool[_Connection] = Pool(
+            self._connect,
+            close=_Connection.close,
+            healthy=self._healthy,
+            size=settings.pool.size,
+            timeout_s=settings.pool.connect_timeout,
+            name=self._name,
+        )
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        with self._mapped(), self._pool.connection() as connection:
+            yield _SqliteSession(connection)
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        with self._mapped(), self._pool.connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield _SqliteSession(connection)
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    def batches(
+        self, sql: str, params: Params, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        with self._mapped(), self._pool.connection() as connection:
+            cursor = connection.execute(sql, params)
+            while rows := cursor.fetchmany(_BATCH_ROWS):
+                yield to_batch(rows, schema)
+
+    def find_catalog(self, session: Session) -> bool:
+        return bool(session.query("find_catalog", {}))
+
+    def prepare(self, session: Session) -> None:
+        """Nothing to do: BEGIN IMMEDIATE keeps rivals out."""
+
+    def db_user(self) -> str | None:
+        return None
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _connect(self) -> _Connection:
+        mode = "rwc" if self._create else "rw"
+        connection = sqlite3.connect(
+            f"{self._path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=self._lock_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=_Connection,
+        )
+        try:
+            self._enter_wal(connection)
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.inode = self._path.stat().st_ino
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _enter_wal(self, connection: _Connection) -> None:
+        # The busy handler isn't called while rivals turn the same new file to WAL.
+        deadline = time.monotonic() + self._lock_timeout_s
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                busy = error.sqlite_errorcode & 0xFF in _BUSY
+                if not busy or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def _healthy(self, connection: _Connection) -> bool:
+        """Whether the connection is idle and its file is still the one at the path."""
+        try:
+            return (
+                not connection.in_transaction
+                and os.stat(self._path).st_ino == connection.inode
+            )
+        except OSError:
+            return False
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in _BUSY:
+                raise CatalogBusyError(
+                    f"{self._name}: another writer held the database for more than "
+                    f"{self._lock_timeout_s:g} s; retry, or raise pool.lock_timeout"
+                ) from error
+            if code in _UNAVAILABLE:
+                raise CatalogUnavailableError(f"{self._name}: {error}") from error
+            raise CatalogError(f"{self._name}: {error}") from error
+
+
+class _SqliteSession(Session):
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    def query(self, name: str, params: Params) -> list[Row]:
+        return self.query_sql(SqliteBackend.statements[name], params)
+
+    def query_sql(self, sql: str, params: Params) -> list[Row]:
+        return self._connection.execute(sql, params).fetchall()
+
+    def apply(self, writes: Sequence[Write]) -> None:
+        for write in writes:
+            if isinstance(write, Insert):
+                self._connection.executemany(write.sql("?"), write.rows)
+            else:
+                self._connection.execute(
+                    SqliteBackend.statements[write.name], write.params
+                )
+
+    def script(self, statements: Iterable[str]) -> None:
+        for statement in statements:
+            self._connection.execute(statement)

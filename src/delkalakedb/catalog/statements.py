@@ -1,0 +1,51 @@
+"""Named SQL statements, read from the `.sql` files beside this module."""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+
+__all__ = ["load_migrations", "load_statements", "split_script"]
+
+_HEADER = re.compile(r"^-- name: (\w+)\n((?:--.*\n)*)", re.MULTILINE)
+# A parameter, but neither a Postgres cast (`::text`) nor part of a word.
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+_sql = files(__package__) / "sql"
+
+
+@cache
+def load_statements(engine: str, placeholder: str) -> Mapping[str, str]:
+    """An engine's statements, with parameters in its driver's style.
+
+    `placeholder` is a format for one parameter, such as `%({})s`.
+    """
+    statements = dict(_parse((_sql / "queries.sql").read_text("utf-8")))
+    override = _sql / f"{engine}.sql"
+    if override.is_file():
+        statements |= dict(_parse(override.read_text("utf-8")))
+    return {
+        name: _PARAMETER.sub(lambda m: placeholder.format(m[1]), text)
+        for name, text in statements.items()
+    }
+
+
+@cache
+def load_migrations(engine: str) -> Mapping[int, str]:
+    """An engine's migration scripts by version, in order."""
+    folder = _sql / "migrations" / engine
+    scripts = {int(f.name.split("_")[0]): f for f in folder.iterdir()}
+    return {version: scripts[version].read_text("utf-8") for version in sorted(scripts)}
+
+
+def split_script(script: str) -> Iterator[str]:
+    """The statements of a migration, one by one."""
+    for statement in re.sub(r"--.*\n", "\n", script).split(";"):
+        if statement.strip():
+            yield statement.strip()
+
+
+def _parse(text: str) -> Iterator[tuple[str, str]]:
+    headers = list(_HEADER.finditer(text))
+    ends = [h.start() for h in headers[1:]] + [len(text)]
+    for header, end in zip(headers, ends, strict=True):
+        yield header[1], text[header.end() : end].strip()

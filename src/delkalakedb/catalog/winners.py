@@ -1,0 +1,125 @@
+"""The commits that an attempt hadn't seen, loaded as far as the rules look at them."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from delkalakedb.catalog.backend import Row, Session
+from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.rows import add_from_row
+from delkalakedb.model.actions import Add, DomainMetadata, Metadata, Protocol, Txn
+from delkalakedb.model.codec import decode_struct
+from delkalakedb.model.conflicts import (
+    Attempt,
+    Conflict,
+    Winner,
+    first_conflict,
+)
+from delkalakedb.model.predicate import Predicate
+from delkalakedb.model.prune import matcher
+from delkalakedb.model.txnlog import Conflicted, Staged
+
+__all__ = ["conflicted", "find_conflict", "newest"]
+
+
+def find_conflict(
+    session: Session, head: Head, staged: Staged, rows: Sequence[Row]
+) -> Conflicted | None:
+    """The rule that keeps `staged` from following the winners in `rows`."""
+    if not rows:
+        return None
+    protocol, metadata = _read_state(session, head, staged)
+    attempt = Attempt.of(staged, protocol, metadata)
+    winners = _load(session, head, attempt, rows)
+    found = first_conflict(attempt, winners, _matches(metadata))
+    return conflicted(staged.table, *found) if found else None
+
+
+def conflicted(table: str, winner: Winner, conflict: Conflict) -> Conflicted:
+    """The outcome that says who won and why."""
+    return Conflicted(
+        table, conflict.rule, conflict.detail, winner.version, winner.operation
+    )
+
+
+def newest(rows: Sequence[Row], head: Head) -> Winner:
+    """The winner to name where no single one is to blame."""
+    if not rows:
+        return Winner(version=head.version, operation="an earlier commit")
+    version, operation, *_ = rows[-1]
+    return Winner(version=version, operation=operation or "a commit")
+
+
+def _read_state(
+    session: Session, head: Head, staged: Staged
+) -> tuple[Protocol, Metadata]:
+    params = {"name": head.name, "version": staged.reads.version}
+    rows = session.query("load_state", params)
+    if not rows or rows[0][8] is None:
+        # Prepared before the table was there: all of it is new to the attempt.
+        return head.protocol, head.metadata
+    read = Head.from_row(rows[0])
+    return read.protocol, read.metadata
+
+
+def _load(
+    session: Session, head: Head, attempt: Attempt, rows: Sequence[Row]
+) -> list[Winner]:
+    window = {
+        "table_id": head.table_id,
+        "after": attempt.reads.version,
+        "upto": head.current_version,
+    }
+    apps = _group(
+        session.query("load_txns_since", window),
+        lambda row: decode_struct(row[1], Txn).app_id,
+    )
+    domains = _group(
+        session.query("load_domains_since", window),
+        lambda row: decode_struct(row[1], DomainMetadata).domain,
+    )
+    added = _files(session, "load_added_since", window, attempt.looks_at_added)
+    removed = _files(session, "load_removed_since", window, attempt.looks_at_removed)
+    return [
+        Winner(
+            version=version,
+            operation=operation or "a commit",
+            is_blind_append=bool(blind),
+            metadata=decode_struct(metadata, Metadata) if metadata else None,
+            protocol=decode_struct(protocol, Protocol) if protocol else None,
+            app_ids=frozenset(apps[version]),
+            domains=frozenset(domains[version]),
+            added=tuple(added[version]),
+            removed=tuple(removed[version]),
+        )
+        for version, operation, blind, metadata, protocol in rows
+    ]
+
+
+def _group(
+    rows: Iterable[Row], name: Callable[[Row], str]
+) -> defaultdict[int, list[str]]:
+    grouped: defaultdict[int, list[str]] = defaultdict(list)
+    for row in rows:
+        grouped[row[0]].append(name(row))
+    return grouped
+
+
+def _files(
+    session: Session, name: str, window: dict[str, int], wanted: bool
+) -> defaultdict[int, list[Add]]:
+    files: defaultdict[int, list[Add]] = defaultdict(list)
+    if wanted:
+        for row in session.query(name, window):
+            files[row[-1]].append(add_from_row(row))
+    return files
+
+
+def _matches(metadata: Metadata) -> Callable[[Predicate, Add], bool]:
+    compiled: dict[Predicate, Callable[..., bool]] = {}
+
+    def matches(predicate: Predicate, add: Add) -> bool:
+        if predicate not in compiled:
+            compiled[predicate] = matcher(predicate, metadata.partition_columns)
+        return compiled[predicate](add.partition_values, add.stats or None)
+
+    return matches

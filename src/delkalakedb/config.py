@@ -1,0 +1,216 @@
+"""Settings from all their sources.
+
+The first source that holds a key decides: arguments, the URI's parameters,
+environment variables, a TOML or YAML file, the default. They are merged here rather
+than by pydantic-settings, because an error must name the source of the value it
+refuses.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from delkalakedb.errors import ConfigError
+from delkalakedb.settings import (
+    ENV_NESTED,
+    ENV_PREFIX,
+    CacheSettings,
+    ConcurrencySettings,
+    MirrorSettings,
+    PoolSettings,
+    RetrySettings,
+    Settings,
+    SqlSettings,
+    StatsSettings,
+    describe_keys,
+)
+from delkalakedb.uri import Uri, parse_uri
+
+__all__ = [
+    "DEFAULT_FILE",
+    "ENV_CONFIG",
+    "ENV_PREFIX",
+    "CacheSettings",
+    "ConcurrencySettings",
+    "MirrorSettings",
+    "PoolSettings",
+    "RetrySettings",
+    "Settings",
+    "SqlSettings",
+    "StatsSettings",
+    "describe_keys",
+    "load_settings",
+]
+
+ENV_CONFIG = f"{ENV_PREFIX}CONFIG"
+DEFAULT_FILE = "deltalakedb.toml"
+_ENV_TEST = f"{ENV_PREFIX}TEST_"
+_FROM_URI = {
+    "pool_size": "pool.size",
+    "connect_timeout": "pool.connect_timeout",
+    "data_path": "data_path",
+}
+_KEYS = describe_keys()
+_SECTIONS = {key.rpartition(".")[0] for key in _KEYS} - {""}
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    value: object
+    source: str
+
+
+_Values = dict[str, _Value]
+
+
+def load_settings(
+    uri: Uri | str | None = None,
+    file: str | os.PathLike[str] | None = None,
+    **overrides: object,
+) -> Settings:
+    """Merge all sources; overrides are sections (`pool={"size": 2}`) or dotted keys."""
+    values: _Values = {
+        **_file_values(file),
+        **_env_values(os.environ),
+        **_uri_values(parse_uri(uri) if isinstance(uri, str) else uri),
+        **_flatten(overrides, "an argument"),
+    }
+    try:
+        return Settings(**_nest(values))
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)
+    raise ConfigError("; ".join(_explain(problem, values) for problem in problems))
+
+
+def _file_values(file: str | os.PathLike[str] | None) -> _Values:
+    path = _find_file(file)
+    if path is None:
+        return {}
+    content = _READERS[_suffix(path)](_read_bytes(path), path)
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"file {path} must hold keys and values at its top")
+    return _flatten(content, f"file {path}")
+
+
+def _find_file(file: str | os.PathLike[str] | None) -> Path | None:
+    named = file or os.environ.get(ENV_CONFIG)
+    if named:
+        return Path(named)
+    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None
+
+
+def _suffix(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix not in _READERS:
+        raise ConfigError(f"file {path} must end in one of {', '.join(_READERS)}")
+    return suffix
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"can't read the configuration file {path} "
+            f"(named by an argument or {ENV_CONFIG}): {reason}"
+        ) from error
+
+
+def _read_toml(data: bytes, path: Path) -> object:
+    try:
+        return tomllib.loads(data.decode())
+    except ValueError as error:
+        problem = str(error)
+    raise ConfigError(f"file {path} isn't valid TOML: {problem}")
+
+
+def _read_yaml(data: bytes, path: Path) -> object:
+    import yaml
+
+    try:
+        content = yaml.safe_load(data)
+        return {} if content is None else content
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+    # without its cause: YAML's errors quote the file, where a password may stand
+    where = f" near line {mark.line + 1}" if mark else ""
+    raise ConfigError(f"file {path} isn't valid YAML{where}")
+
+
+_READERS = {".toml": _read_toml, ".yaml": _read_yaml, ".yml": _read_yaml}
+
+
+def _env_values(env: Mapping[str, str]) -> _Values:
+    values: _Values = {}
+    for name in env:
+        upper = name.upper()
+        ours = upper.startswith(ENV_PREFIX) and upper != ENV_CONFIG
+        if ours and not upper.startswith(_ENV_TEST):
+            key = upper.removeprefix(ENV_PREFIX).lower().replace(ENV_NESTED, ".")
+            values |= _flatten({key: env[name]}, f"environment variable {name}")
+    return values
+
+
+def _uri_values(uri: Uri | None) -> _Values:
+    values: _Values = {}
+    for name, value in uri.options if uri else ():
+        if name in _FROM_URI:
+            values[_FROM_URI[name]] = _Value(value, f"URI parameter {name}")
+    return values
+
+
+def _flatten(content: Mapping[str, object], source: str, prefix: str = "") -> _Values:
+    """Dotted keys to values; anything that isn't one of our keys is refused."""
+    values: _Values = {}
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if key in _KEYS:
+            values[key] = _Value(value, source)
+        elif key not in _SECTIONS:
+            raise ConfigError(_unknown(key, source))
+        elif isinstance(value, Mapping):
+            values |= _flatten(value, source, key + ".")
+        else:
+            raise ConfigError(f"{key}, from {source}, is a section: {_inside(key)}")
+    return values
+
+
+def _unknown(key: str, source: str) -> str:
+    section = key.rpartition(".")[0]
+    while section and section not in _SECTIONS:
+        section = section.rpartition(".")[0]
+    return f"unknown key {key}, from {source}; {_inside(section)}"
+
+
+def _inside(section: str) -> str:
+    prefix = f"{section}." if section else ""
+    names = (key for key in _KEYS if key.startswith(prefix))
+    return f"allowed: {', '.join(sorted(names))}"
+
+
+def _nest(values: _Values) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for key, item in values.items():
+        *sections, name = key.split(".")
+        place = nested
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = item.value
+    return nested
+
+
+def _explain(problem: ErrorDetails, values: _Values) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if key in values:
+        return f"{key}, from {values[key].source}, must be {_KEYS[key].description}"
+    # a rule between keys: only some of them were given, the others have defaults
+    given = (k for k in values if k.startswith(f"{key}."))
+    sources = ", ".join(f"{k} from {values[k].source}" for k in given)
+    return f"{key}: {problem['msg'].removeprefix('Value error, ')} ({sources})"

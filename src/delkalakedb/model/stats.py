@@ -1,0 +1,204 @@
+"""A file's statistics, and the interval of each column as the catalog indexes it.
+
+Overlap with a query's range is a scan of one btree per *class*: files of a class have
+intervals of at most one width (numbers) or that share one length of prefix (text), so
+that those which overlap `[a, b]` have their upper bound between `a` and a little past
+`b` (`class_reach`), however many files there are beyond it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from delkalakedb.errors import CodecError
+from delkalakedb.model.partition import parse_partition_value
+from delkalakedb.model.schema import Column
+from delkalakedb.model.values import (
+    TEXT_LENGTH,
+    TOP,
+    Bound,
+    Kind,
+    Value,
+    exact,
+    kind_of,
+    lower,
+    round_down,
+    round_up,
+    upper,
+)
+
+__all__ = [
+    "ALL_NULL",
+    "EXACT",
+    "UNBOUNDED",
+    "Bounds",
+    "Stats",
+    "class_reach",
+    "class_width",
+    "column_bounds",
+    "index_entry",
+    "parse_stats",
+    "partition_bounds",
+    "width_class",
+]
+
+# Classes. Of numbers: 0 for intervals of no width, k + _SHIFT for those up to 4**k
+# wide, UNBOUNDED. Of text: the length of the common prefix (0: none), EXACT.
+ALL_NULL = -1
+EXACT = 1000
+UNBOUNDED = 2000
+_SHIFT = 540
+
+
+class Stats(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The statistics of one file, by physical column names."""
+
+    num_records: int | None = None
+    min_values: dict[str, Any] | None = None
+    max_values: dict[str, Any] | None = None
+    null_count: dict[str, Any] | None = None
+    tight_bounds: bool | None = None
+
+
+class Bounds(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a column's values in one file.
+
+    None is unbounded. `has_null` and `has_value` are false only where that is certain.
+    """
+
+    lo: Value | None = None
+    hi: Value | None = None
+    has_null: bool = True
+    has_value: bool = True
+
+
+_UNKNOWN = Bounds()
+_NO_ROWS = Bounds(has_null=False, has_value=False)
+_ONLY_NULLS = Bounds(has_value=False)
+_decoder = msgspec.json.Decoder(Stats)
+
+
+def parse_stats(text: str | None) -> Stats | None:
+    """An add's statistics; None where there are none, or none that can be read."""
+    if not text:
+        return None
+    try:
+        return _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def column_bounds(column: Column, kind: Kind | None, stats: Stats | None) -> Bounds:
+    """The bounds of a data column."""
+    if stats is None:
+        return _UNKNOWN
+    rows, nulls = stats.num_records, _at(stats.null_count, column.physical)
+    if rows == 0:
+        return _NO_ROWS
+    # With loose bounds (deletion vectors) a null count still says "none" and "all".
+    if nulls == rows and type(nulls) is int:
+        return _ONLY_NULLS
+    has_null = nulls != 0 or type(nulls) is not int
+    if kind is None:
+        return Bounds(None, None, has_null)
+    written = _written_type(column)
+    lo: Any = lower(_at(stats.min_values, column.physical), written)
+    hi: Any = upper(_at(stats.max_values, column.physical), written)
+    if lo is None or hi is None or lo <= hi:
+        return Bounds(lo, hi, has_null)
+    return Bounds(None, None, has_null)
+
+
+def partition_bounds(column: Column, text: str | None) -> Bounds:
+    """The bounds of a partition column: one exact value, or null."""
+    if text is None:
+        return _ONLY_NULLS
+    if text == "":
+        # Null by the protocol, but delta-rs also writes empty strings this way.
+        empty = kind_of(column.type) is Kind.TEXT
+        return Bounds("", "") if empty else _ONLY_NULLS
+    try:
+        value = exact(parse_partition_value(text, column.type))
+    except CodecError:
+        return _UNKNOWN
+    return Bounds(value, value, has_null=False)
+
+
+def index_entry(bounds: Bounds, kind: Kind) -> tuple[Bound, Bound, int]:
+    """The lower bound, upper bound and class under which a file is indexed."""
+    lowest, highest, classify = _TEXT if kind is Kind.TEXT else _NUMBER
+    if not bounds.has_value:
+        return lowest, lowest, ALL_NULL
+    lo = None if bounds.lo is None else round_down(bounds.lo)
+    hi = None if bounds.hi is None else round_up(bounds.hi)
+    lo, hi = lowest if lo is None else lo, highest if hi is None else hi
+    return lo, hi, classify(lo, hi)
+
+
+def width_class(bounds: Bounds, kind: Kind) -> int:
+    """The class under which a file is indexed."""
+    return index_entry(bounds, kind)[2]
+
+
+def class_width(number: int) -> float:
+    """The greatest width of an interval of numbers in a class."""
+    if number == UNBOUNDED:
+        return math.inf
+    return math.ldexp(1.0, 2 * (number - _SHIFT)) if number else 0.0
+
+
+def class_reach(number: int, hi: Bound) -> Bound:
+    """The greatest upper bound in a class of an interval that overlaps `[.., hi]`."""
+    if isinstance(hi, str):
+        return hi if number == EXACT else hi[:number] + TOP
+    return hi + class_width(number)
+
+
+def _at(values: dict[str, Any] | None, path: tuple[str, ...]) -> Any:
+    if values is None:
+        return None
+    if len(path) == 1:
+        return values.get(path[0])
+    inner = values.get(path[0])
+    return _at(inner, path[1:]) if isinstance(inner, dict) else None
+
+
+def _written_type(column: Column) -> str:
+    """The type to read statistics as: a widened float still has a float's texts."""
+    if column.type == "double" and column.metadata:
+        changes = column.metadata.get("delta.typeChanges") or ()
+        if any(change.get("fromType") == "float" for change in changes):
+            return "float"
+    return column.type
+
+
+def _number_class(lo: float, hi: float) -> int:
+    width = hi - lo
+    if width == 0.0:
+        return 0
+    if not width < math.inf:
+        return UNBOUNDED
+    # The next double: the difference may have been rounded down.
+    _, exponent = math.frexp(math.nextafter(width, math.inf))
+    half = (exponent + 1) // 2
+    return half + _SHIFT if half < 512 else UNBOUNDED
+
+
+def _text_class(lo: str, hi: str) -> int:
+    if lo == hi:
+        return EXACT
+    shortest, longest = 0, min(len(lo), len(hi), TEXT_LENGTH)
+    while shortest < longest:
+        middle = (shortest + longest + 1) // 2
+        if hi.startswith(lo[:middle]):
+            shortest = middle
+        else:
+            longest = middle - 1
+    return shortest
+
+
+_Domain = tuple[Bound, Bound, Callable[[Any, Any], int]]
+_NUMBER: _Domain = (-math.inf, math.inf, _number_class)
+_TEXT: _Domain = ("", TOP, _text_class)

@@ -1,0 +1,371 @@
+"""Column values in domains that sort, and bounds that only err outwards.
+
+An *exact* value is an int, float, Decimal or str: booleans are 0 and 1, dates count
+days and timestamps microseconds since the epoch (UTC). A *bound* is what the catalog
+stores: a double, or at most 65 code points of text. Rounding one to the other, and
+reading statistics that their writer cut or rounded, never leaves a real value out.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+__all__ = [
+    "FLOATING",
+    "TOP",
+    "Bound",
+    "Kind",
+    "Value",
+    "after_prefix",
+    "coerce",
+    "exact",
+    "kind_of",
+    "lower",
+    "parse_moment",
+    "round_down",
+    "round_up",
+    "span",
+    "upper",
+]
+
+Value = int | float | Decimal | str
+Bound = float | str
+
+TEXT_LENGTH = 64
+TOP = "\U0010ffff"
+FLOATING = frozenset({"float", "double"})
+INTEGRAL = frozenset({"byte", "short", "integer", "long"})
+TIMES = frozenset({"timestamp", "timestamp_ntz"})
+
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = _EPOCH.replace(tzinfo=UTC)
+_EPOCH_DAY = _EPOCH.toordinal()
+_EXACT_INTEGER = 1 << 53
+_DAY = 86_400_000_000
+# From 1973 on every zone's offset is of whole minutes.
+_STANDARD_TIME = 1096 * _DAY
+_SINGLE_MAX = 3.4028234663852886e38
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_MOMENT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+
+
+class Kind(StrEnum):
+    """The domain that a column's bounds are in."""
+
+    NUMBER = "number"
+    TEXT = "text"
+
+
+@lru_cache(maxsize=1024)
+def kind_of(type_name: str) -> Kind | None:
+    """The domain of a type's values; None where they can't be compared."""
+    if type_name == "string" or type_name.startswith(("char(", "varchar(")):
+        return Kind.TEXT
+    if type_name in _READERS or type_name.startswith("decimal"):
+        return Kind.NUMBER
+    return None
+
+
+def lower(value: Any, type_name: str) -> Value | None:
+    """No value of the file is below this, given its minimum in the statistics."""
+    try:
+        return None if value is None else _reader(type_name)[0](value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def upper(value: Any, type_name: str) -> Value | None:
+    """No value of the file is above this, given its maximum in the statistics."""
+    try:
+        return None if value is None else _reader(type_name)[1](value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def round_down(value: Value) -> Bound | None:
+    """The greatest bound that isn't above the value."""
+    if type(value) is float:
+        return value + 0.0
+    return _text_below(value) if isinstance(value, str) else _below(value)
+
+
+def round_up(value: Value) -> Bound | None:
+    """The least bound that isn't below the value."""
+    if type(value) is float:
+        return value + 0.0
+    return _text_above(value) if isinstance(value, str) else _above(value)
+
+
+def exact(value: Any) -> Value | None:
+    """The exact value of a typed Python value; None for NaN and what doesn't sort."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, datetime):
+        return _micros(value)
+    if isinstance(value, date):
+        return value.toordinal() - _EPOCH_DAY
+    if isinstance(value, int | float | Decimal | str) and value == value:
+        return value
+    return None
+
+
+def coerce(literal: Any, type_name: str) -> Value | None:
+    """A literal as an exact value of a column's type; None where that is unclear."""
+    if kind_of(type_name) is Kind.TEXT:
+        return literal if isinstance(literal, str) else None
+    if type_name == "date" or type_name in TIMES:
+        return _coerce_time(literal, type_name)
+    if type_name == "boolean":
+        return _coerce_boolean(literal)
+    if isinstance(literal, str):
+        return _parse_number(literal)
+    if isinstance(literal, int | float | Decimal) and not isinstance(literal, bool):
+        return exact(literal)
+    return None
+
+
+def span(value: Value, type_name: str) -> tuple[Value, Value]:
+    """Where a literal may lie, whichever way an engine converts it to compare it."""
+    if isinstance(value, str) or (
+        type_name not in FLOATING and _is_plain(value, type_name)
+    ):
+        return value, value
+    number = _nearest(value)
+    if type_name == "float":
+        return _single_span(number)
+    low, high = math.nextafter(number, -math.inf), math.nextafter(number, math.inf)
+    if type_name == "double" or type_name.startswith("decimal") or math.isinf(number):
+        return min(low, value), max(high, value)
+    return min(low, math.floor(value)), max(high, math.ceil(value))
+
+
+def after_prefix(prefix: str) -> str | None:
+    """The least text above all that start with the prefix; None if there is none."""
+    head = prefix.rstrip(TOP)
+    if not head:
+        return None
+    following = ord(head[-1]) + 1
+    return head[:-1] + chr(0xE000 if following == 0xD800 else following)
+
+
+def parse_moment(text: str) -> datetime | None:
+    """The moment an ISO text stands for, if engines agree on how to read it."""
+    try:
+        return datetime.fromisoformat(text) if _MOMENT.fullmatch(text) else None
+    except ValueError:
+        return None
+
+
+def _is_plain(value: Value, type_name: str) -> bool:
+    return isinstance(value, int) and (
+        not type_name.startswith("decimal") or abs(value) <= _EXACT_INTEGER
+    )
+
+
+def _single_span(number: float) -> tuple[float, float]:
+    if math.isinf(number):
+        return (_SINGLE_MAX, number) if number > 0 else (number, -_SINGLE_MAX)
+    low, high = number - _single_ulp(number), number + _single_ulp(number)
+    return (
+        low if low >= -_SINGLE_MAX else -math.inf,
+        high if high <= _SINGLE_MAX else math.inf,
+    )
+
+
+def _nearest(value: int | float | Decimal) -> float:
+    try:
+        return float(value) + 0.0
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _below(value: int | float | Decimal) -> float:
+    number = _nearest(value)
+    return number if number <= value else math.nextafter(number, -math.inf)
+
+
+def _above(value: int | float | Decimal) -> float:
+    number = _nearest(value)
+    return number if number >= value else math.nextafter(number, math.inf)
+
+
+def _text_below(text: str) -> str | None:
+    if text.isascii() and len(text) <= TEXT_LENGTH and "\0" not in text:
+        return text
+    head = text[:TEXT_LENGTH].split("\0", 1)[0]
+    # Nothing follows U+10FFFF, so that no bound is above the unbounded maximum.
+    start, top, _ = head.partition(TOP)
+    return _storable(start + top)
+
+
+def _text_above(text: str) -> str | None:
+    if text.isascii() and len(text) <= TEXT_LENGTH and "\0" not in text:
+        return text
+    head, nul, _ = text[:TEXT_LENGTH].partition("\0")
+    if nul:
+        head += "\1"
+    elif len(text) > TEXT_LENGTH:
+        if text[TEXT_LENGTH] == TOP:
+            return None
+        head += TOP
+    return None if TOP in head[:-1] else _storable(head)
+
+
+def _storable(text: str) -> str | None:
+    """The text, unless it holds a lone surrogate, which has no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return None
+    return text
+
+
+def _micros(moment: datetime) -> int:
+    # Without a zone it is UTC: that is how delta-rs writes and reads it.
+    epoch = _EPOCH if moment.tzinfo is None else _EPOCH_UTC
+    since = moment - epoch
+    return since.days * _DAY + since.seconds * 1_000_000 + since.microseconds
+
+
+def _coerce_boolean(literal: Any) -> int | None:
+    if isinstance(literal, str):
+        return {"true": 1, "false": 0}.get(literal.lower())
+    return int(literal) if isinstance(literal, bool) else None
+
+
+def _parse_number(text: str) -> Value | None:
+    text = text.strip()
+    if text.lower().lstrip("+-") in ("inf", "infinity"):
+        return float(text)
+    if not _NUMBER.fullmatch(text):
+        return None
+    number = Decimal(text)
+    if number and abs(number.adjusted()) > 400:
+        return None
+    return int(number) if number == number.to_integral_value() else number
+
+
+def _coerce_time(literal: Any, type_name: str) -> Value | None:
+    if isinstance(literal, str):
+        literal = parse_moment(literal.strip())
+    if isinstance(literal, datetime):
+        if literal.tzinfo is not None and type_name != "timestamp":
+            return None
+        micros = _micros(literal)
+        if type_name != "date":
+            return micros
+        return Decimal(micros) / _DAY if micros % _DAY else micros // _DAY
+    if isinstance(literal, date):
+        days = literal.toordinal() - _EPOCH_DAY
+        return days if type_name == "date" else days * _DAY
+    return None
+
+
+def _floating(value: Any) -> float:
+    number = float(value) if type(value) in (float, str) else float(_number(value))
+    if number != number:
+        raise ValueError("NaN bounds nothing")
+    return number + 0.0
+
+
+def _number(value: Any) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(value)
+    return value
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(value)
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(value)
+    return value
+
+
+def _boolean(value: Any) -> int:
+    if type(value) is not bool:
+        raise TypeError(value)
+    return int(value)
+
+
+def _single_ulp(number: float) -> float:
+    """At least the distance to the next 32-bit float."""
+    return abs(number) * 2**-23 + 2**-149
+
+
+# Writers give 32-bit floats as their shortest text, or as the double it stands for.
+def _single_lower(value: Any) -> float:
+    number = _floating(value)
+    return number if math.isinf(number) else number - _single_ulp(number)
+
+
+def _single_upper(value: Any) -> float:
+    number = _floating(value)
+    return number if math.isinf(number) else number + _single_ulp(number)
+
+
+# delta-rs computes decimals in doubles, some ulps off, and caps whole ones at 64 bits.
+def _decimal_lower(value: Any) -> float | None:
+    number = float(_number(value))
+    return None if number == -(2**63) else number - abs(number) * 1e-14 + 0.0
+
+
+def _decimal_upper(value: Any) -> float | None:
+    number = float(_number(value))
+    return None if number == 2**63 else number + abs(number) * 1e-14 + 0.0
+
+
+def _day(value: str) -> int:
+    return date.fromisoformat(value).toordinal() - _EPOCH_DAY
+
+
+def _time_lower(value: str) -> int:
+    moment = datetime.fromisoformat(value)
+    micros = _micros(moment)
+    return micros - _slack(moment) if micros < _STANDARD_TIME else micros
+
+
+# Spark and delta-rs cut timestamps down to milliseconds.
+def _time_upper(value: str) -> int:
+    moment = datetime.fromisoformat(value)
+    micros = _micros(moment) // 1000 * 1000 + 999
+    return micros + _slack(moment) if micros < _STANDARD_TIME else micros
+
+
+def _slack(moment: datetime) -> int:
+    """How far a text may be off: Spark drops the seconds of a zone's offset."""
+    return 60_000_000 if moment.utcoffset() else 0
+
+
+_Reader = tuple[Callable[[Any], Value | None], Callable[[Any], Value | None]]
+_READERS: dict[str, _Reader] = {
+    "string": (_text, _text),
+    **dict.fromkeys(INTEGRAL, (_integer, _integer)),
+    "boolean": (_boolean, _boolean),
+    "float": (_single_lower, _single_upper),
+    "double": (_floating, _floating),
+    "date": (_day, _day),
+    **dict.fromkeys(TIMES, (_time_lower, _time_upper)),
+}
+
+
+def _reader(type_name: str) -> _Reader:
+    if (reader := _READERS.get(type_name)) is not None:
+        return reader
+    if kind_of(type_name) is Kind.TEXT:
+        return _text, _text
+    if type_name.startswith("decimal"):
+        return _decimal_lower, _decimal_upper
+    raise TypeError(f"values of type {type_name} don't sort")

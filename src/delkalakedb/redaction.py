@@ -1,0 +1,39 @@
+"""Credentials out of texts that people will read."""
+
+import re
+
+__all__ = ["MASK", "redact", "redact_uri"]
+
+MASK = "***"
+
+# up to the last `@`: a password that wasn't encoded may hold `@`, `/` or `?` itself
+_DELTASQL = re.compile(r"(deltasql://(?:[\w+-]*/)?[^\s/?#:]*):\S*@", re.IGNORECASE)
+_URL = re.compile(r"(://[^\s/?#:]*):(?!\d+[/?#])\S*@")
+_HOSTLESS = re.compile(
+    r"(deltasql://(?!sqlite/|duckdb/)(?:[\w+-]*/)?[^\s/?#:]*)"
+    r":(?!\d+(?:[/?#]|$)|\*\*\*@)[^?#]*",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(
+    r"\b(\w*(?:password|passwd|pwd|secret|secret_access_key|account_key|token"
+    r"|signature|sig)[\"']?\s*[=:]\s*)"
+    r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&,;}]+)",
+    re.IGNORECASE,
+)
+_QUERY_SECRET = re.compile(r"(\?.*?password=).*", re.IGNORECASE)
+_LONGEST = 300
+
+
+def redact(text: str) -> str:
+    """Mask the passwords in URLs and in `password=...` pairs, wherever they stand."""
+    text = _DELTASQL.sub(rf"\1:{MASK}@", text)
+    text = _URL.sub(rf"\1:{MASK}@", text)
+    return _NAMED.sub(rf"\1{MASK}", text)
+
+
+def redact_uri(text: str) -> str:
+    """Redact a text that is meant to be one `deltasql://` URI, well formed or not."""
+    one_word = re.sub(r"\s", "%20", text)
+    shown = _HOSTLESS.sub(rf"\1:{MASK}", redact(one_word))
+    shown = _QUERY_SECRET.sub(rf"\1{MASK}", shown)
+    return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."

@@ -1,0 +1,182 @@
+"""The settings' keys, defaults and what each may be."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from delkalakedb.uri_options import MAX_SECONDS
+
+__all__ = [
+    "ENV_NESTED",
+    "ENV_PREFIX",
+    "CacheSettings",
+    "ConcurrencySettings",
+    "MirrorSettings",
+    "PoolSettings",
+    "RetrySettings",
+    "Settings",
+    "SqlSettings",
+    "StatsSettings",
+    "describe_keys",
+]
+
+ENV_PREFIX = "DELKALAKEDB_"
+ENV_NESTED = "__"
+
+
+def _none_word(value: object) -> object:
+    return None if isinstance(value, str) and value.lower() == "none" else value
+
+
+# descriptions complete the sentence "<key> must be ..."
+Count = Annotated[int, Field(ge=0, description="a whole number, at least 0")]
+Size = Annotated[int, Field(ge=1, description="a whole number, at least 1")]
+MaybeSize = Annotated[
+    int | None,
+    Field(ge=1, description="a whole number, at least 1, or none"),
+    BeforeValidator(_none_word),
+]
+Seconds = Annotated[
+    float,
+    Field(gt=0, le=MAX_SECONDS, description=f"seconds above 0, up to {MAX_SECONDS}"),
+]
+MaybeSeconds = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        le=MAX_SECONDS,
+        description=f"seconds above 0, up to {MAX_SECONDS}, or none",
+    ),
+    BeforeValidator(_none_word),
+]
+SchemaPolicy = Annotated[
+    Literal["create_if_missing", "error"],
+    Field(description="create_if_missing or error"),
+]
+MirrorMode = Annotated[
+    Literal["inline", "background", "external"],
+    Field(description="inline, background or external"),
+]
+Place = Annotated[
+    str | None, Field(min_length=1, description="a folder or an object store's URL")
+]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class _Backoff(_Section):
+    backoff_initial: Seconds
+    backoff_max: Seconds
+
+    @model_validator(mode="after")
+    def _growing(self) -> Self:
+        if self.backoff_max < self.backoff_initial:
+            raise ValueError("backoff_max must not be below backoff_initial")
+        return self
+
+
+class SqlSettings(_Section):
+    """The catalog's database."""
+
+    # `schema` is taken: pydantic's models have a method of that name
+    schema_policy: SchemaPolicy = Field(default="create_if_missing", alias="schema")
+    password: Annotated[SecretStr | None, Field(description="a text")] = None
+
+
+class PoolSettings(_Section):
+    """Connections to the catalog's database."""
+
+    size: Size = 5
+    connect_timeout: Seconds = 10.0
+    lock_timeout: Seconds = 30.0
+    statement_timeout: MaybeSeconds = None
+
+
+class ConcurrencySettings(_Backoff):
+    """What a commit does when another one was faster."""
+
+    retries: Count = 15
+    backoff_initial: Seconds = 0.01
+    backoff_max: Seconds = 1.0
+
+
+class RetrySettings(_Backoff):
+    """How failed publishing is tried again."""
+
+    backoff_initial: Seconds = 1.0
+    backoff_max: Seconds = 300.0
+
+
+class MirrorSettings(_Section):
+    """Publishing to `_delta_log`."""
+
+    mode: MirrorMode = "inline"
+    checkpoint_interval: Size = 100
+    lag_warn: Seconds = 5.0
+    lag_alert: Seconds = 60.0
+    max_unpublished: MaybeSize = None
+    retry: RetrySettings = RetrySettings()
+
+    @model_validator(mode="after")
+    def _warn_first(self) -> Self:
+        if self.lag_alert < self.lag_warn:
+            raise ValueError("lag_alert must not be below lag_warn")
+        return self
+
+
+class CacheSettings(_Section):
+    """What is kept in memory."""
+
+    snapshots: Count = 64
+
+
+class StatsSettings(_Section):
+    """Column statistics in the catalog."""
+
+    indexed_columns: Count = 4
+
+
+class Settings(BaseSettings):
+    """All settings; built directly it reads the environment and nothing else."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter=ENV_NESTED,
+    )
+
+    sql: SqlSettings = SqlSettings()
+    pool: PoolSettings = PoolSettings()
+    concurrency: ConcurrencySettings = ConcurrencySettings()
+    mirror: MirrorSettings = MirrorSettings()
+    cache: CacheSettings = CacheSettings()
+    stats: StatsSettings = StatsSettings()
+    data_path: Place = None
+
+
+def describe_keys() -> dict[str, FieldInfo]:
+    """Every key with its default and, as description, what it must be."""
+    return dict(_walk(Settings, ""))
+
+
+def _walk(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    for name, info in model.model_fields.items():
+        key, kind = prefix + (info.alias or name), info.annotation
+        if isinstance(kind, type) and issubclass(kind, _Section):
+            yield from _walk(kind, key + ".")
+        else:
+            yield key, info

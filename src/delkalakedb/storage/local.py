@@ -1,0 +1,132 @@
+"""A folder on a local disk, with what obstore's lacks: fsync and file times."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from delkalakedb.storage.base import ObjectMeta, ObjectNotFoundError, Store
+
+__all__ = ["LocalStore"]
+
+_TEMPORARY = re.compile(r"\.dk-[0-9a-f]{32}\.tmp")
+_GONE = (FileNotFoundError, NotADirectoryError)
+
+
+class LocalStore(Store):
+    """The files below a folder; symbolic links are followed."""
+
+    def __init__(self, url: str, root: Path) -> None:
+        super().__init__(url)
+        self._root = root
+
+    def get(self, path: str) -> bytes:
+        """The file's bytes."""
+        with self._errors(path):
+            return (self._root / path).read_bytes()
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """Some of the file's bytes."""
+        with self._errors(path), open(self._root / path, "rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        """Create the file, durably, unless there is one."""
+        with self._errors(path), _written(self._root / path, data) as temporary:
+            try:
+                os.link(temporary, self._root / path)
+            except FileExistsError:
+                return False
+            return True
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace the file, durably."""
+        with self._errors(path), _written(self._root / path, data) as temporary:
+            temporary.replace(self._root / path)
+
+    def head(self, path: str) -> ObjectMeta | None:
+        """The file's size and time."""
+        with suppress(ObjectNotFoundError), self._errors(path):
+            found = (self._root / path).stat()
+            return _meta(path, found) if stat.S_ISREG(found.st_mode) else None
+        return None
+
+    def list(
+        self, prefix: str = "", start_after: str | None = None
+    ) -> Iterator[ObjectMeta]:
+        """The files below a folder, without those half-written."""
+        with self._errors(prefix):
+            above = f"{prefix}/" if prefix else ""
+            yield from _walk(self._root / prefix, above, start_after or "")
+
+    def delete(self, path: str) -> None:
+        """Remove the file."""
+        with suppress(ObjectNotFoundError), self._errors(path):
+            (self._root / path).unlink()
+
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        """Set the file's modification time."""
+        with self._errors(path):
+            os.utime(self._root / path, ns=(modified_ms * 1_000_000,) * 2)
+
+
+def _meta(path: str, found: os.stat_result) -> ObjectMeta:
+    return ObjectMeta(path, found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+def _walk(folder: Path, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
+    for name in _names(folder):
+        path = prefix + name
+        # A path below this folder can still come after `start_after`.
+        if name.endswith("/") and (path > start_after or start_after.startswith(path)):
+            yield from _walk(folder / name, path, start_after)
+        elif not name.endswith("/") and path > start_after:
+            # A file can go away between being named and being looked at.
+            with suppress(*_GONE):
+                yield _meta(path, (folder / name).stat())
+
+
+def _names(folder: Path) -> list[str]:
+    """What is in a folder, in the order of the paths that come of it."""
+    with suppress(*_GONE), os.scandir(folder) as entries:
+        return sorted(
+            f"{entry.name}/" if entry.is_dir() else entry.name
+            for entry in entries
+            if not _TEMPORARY.fullmatch(entry.name)
+        )
+    return []
+
+
+@contextmanager
+def _written(final: Path, data: bytes) -> Iterator[Path]:
+    """A hidden file beside `final` with the data; what is done with it is durable."""
+    _ensure_folder(final.parent)
+    temporary = final.with_name(f".dk-{uuid4().hex}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(final.parent)
+
+
+def _ensure_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _ensure_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

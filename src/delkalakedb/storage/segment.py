@@ -1,0 +1,127 @@
+"""Which files of a `_delta_log` make up a version.
+
+`_last_checkpoint` is never asked: the listing says the same and can't be stale.
+Compacted entries only repeat the commits they stand for, and are passed over.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from delkalakedb.errors import DeltaError, TableNotFoundError, VersionNotFoundError
+from delkalakedb.storage.base import ObjectMeta, Store
+
+__all__ = ["LOG", "LogFiles", "Segment", "commit_path", "list_log"]
+
+LOG = "_delta_log"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint"
+    r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet"
+    r"|\.[0-9a-fA-F-]{36}\.(?:json|parquet)"
+    r"|\.parquet)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A checkpoint (none: `base` is -1) and the commits after it, up to `version`."""
+
+    version: int
+    base: int
+    checkpoint: tuple[str, ...]
+    commits: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """The commits and the complete checkpoints of a log, by version."""
+
+    url: str
+    commits: dict[int, ObjectMeta] = field(default_factory=dict)
+    checkpoints: dict[int, tuple[ObjectMeta, ...]] = field(default_factory=dict)
+
+    @property
+    def latest(self) -> int:
+        """The newest version."""
+        return max([*self.commits, *self.checkpoints])
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version that can be rebuilt."""
+        if 0 not in self.commits and not self.checkpoints:
+            raise DeltaError(f"{self.url}: version 0 is missing, with no checkpoint")
+        return 0 if 0 in self.commits else min(self.checkpoints)
+
+    def segment(self, version: int | None = None) -> Segment:
+        """The files to read for a version, the latest by default."""
+        version = self.latest if version is None else version
+        if not self.oldest <= version <= self.latest:
+            raise VersionNotFoundError(
+                f"{self.url}: no version {version}; "
+                f"the log has {self.oldest} to {self.latest}"
+            )
+        base = max((v for v in self.checkpoints if v <= version), default=-1)
+        wanted = range(base + 1, version + 1)
+        for missing in wanted:
+            if missing not in self.commits:
+                raise DeltaError(f"{self.url}: version {missing} is missing")
+        return Segment(
+            version,
+            base,
+            tuple(part.path for part in self.checkpoints.get(base, ())),
+            tuple((v, self.commits[v].path) for v in wanted),
+        )
+
+    def times_ms(self) -> dict[int, int]:
+        """When each version was made by its file's time, made to increase."""
+        times: dict[int, int] = {}
+        last = -1
+        for version in sorted(self.commits):
+            last = max(self.commits[version].last_modified_ms, last + 1)
+            times[version] = last
+        for version in self.checkpoints.keys() - times.keys():
+            # A checkpoint is younger than its version and may be than the next one.
+            written = self.checkpoints[version][0].last_modified_ms
+            times[version] = min(written, times.get(version + 1, written + 1) - 1)
+        return times
+
+
+def commit_path(version: int) -> str:
+    """Where the commit of a version is."""
+    return f"{LOG}/{version:020}.json"
+
+
+def list_log(store: Store) -> LogFiles:
+    """The log's files, as they are now."""
+    log = LogFiles(store.url)
+    checkpoints: list[ObjectMeta] = []
+    for meta in store.list(LOG):
+        name = meta.path.removeprefix(f"{LOG}/")
+        if name > ":":
+            # Past the digits: sidecars, staged commits, change data.
+            break
+        if match := _COMMIT.fullmatch(name):
+            log.commits[int(match[1])] = meta
+        else:
+            checkpoints.append(meta)
+    log.checkpoints.update(_complete(checkpoints))
+    if not log.commits and not log.checkpoints:
+        raise TableNotFoundError(f"{store.url}: there is no Delta log")
+    return log
+
+
+def _complete(files: Iterable[ObjectMeta]) -> dict[int, tuple[ObjectMeta, ...]]:
+    complete: dict[int, tuple[ObjectMeta, ...]] = {}
+    parts: dict[tuple[int, int], list[ObjectMeta]] = defaultdict(list)
+    for meta in files:
+        match = _CHECKPOINT.fullmatch(meta.path.removeprefix(f"{LOG}/"))
+        if match and match["parts"]:
+            parts[int(match[1]), int(match["parts"])].append(meta)
+        elif match:
+            complete[int(match[1])] = (meta,)
+    for (version, count), found in parts.items():
+        if len(found) == count:
+            complete.setdefault(version, tuple(found))
+    return complete

@@ -1,0 +1,98 @@
+"""The stand-in for deltalake's `RawDeltaTable` that answers from SQL."""
+
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote
+
+import deltalake
+import msgspec
+import pyarrow as pa
+
+from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.model.actions import known
+
+__all__ = ["SqlRawTable"]
+
+
+class SqlRawTable:
+    """A handle on one version of a table; loading moves it."""
+
+    def __init__(self, catalog: Catalog, name: str, version: int | None) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._snapshot: Snapshot = catalog.snapshot(name, version)
+
+    def table_uri(self) -> str:
+        """The storage location."""
+        return f"{self._snapshot.table.location}/"
+
+    def version(self) -> int:
+        """The loaded version."""
+        return self._snapshot.version
+
+    def get_latest_version(self) -> int:
+        """The newest version."""
+        return self._catalog.log(self._name).latest_version()
+
+    def load_version(self, version: int) -> None:
+        """Move to a version."""
+        self._snapshot = self._catalog.snapshot(self._name, version)
+
+    def update_incremental(self) -> None:
+        """Move to the newest version."""
+        self._snapshot = self._catalog.snapshot(self._name)
+
+    @property
+    def schema(self) -> deltalake.Schema:
+        """The loaded version's schema."""
+        return deltalake.Schema.from_json(self._snapshot.metadata.schema_string)
+
+    def metadata(self) -> Any:
+        """The loaded version's metadata."""
+        metadata = self._snapshot.metadata
+        return SimpleNamespace(
+            id=metadata.id,
+            name=known(metadata.name),
+            description=known(metadata.description),
+            partition_columns=metadata.partition_columns,
+            created_time=known(metadata.created_time),
+            configuration=known(metadata.configuration) or {},
+        )
+
+    def protocol_versions(self) -> tuple[int, int, list[str] | None, list[str] | None]:
+        """Reader and writer version, writer features, reader features."""
+        protocol = self._snapshot.protocol
+        return (
+            protocol.min_reader_version,
+            protocol.min_writer_version,
+            known(protocol.writer_features) or None,
+            known(protocol.reader_features) or None,
+        )
+
+    def history(self, limit: int | None = None) -> tuple[int, list[str]]:
+        """The loaded version, and commitInfo as JSON, newest first."""
+        commits = self._snapshot.history(limit)
+        infos = [msgspec.json.encode(c.commit_info).decode() for c in commits]
+        return self.version(), infos
+
+    def file_uris(self, predicate: Any = None) -> list[str]:
+        """Where the files are."""
+        return [self.table_uri() + path for path in self._paths(predicate)]
+
+    def get_add_file_sizes(self) -> dict[str, int]:
+        """The size of each file."""
+        files = self._files()
+        paths = map(unquote, files["path"].to_pylist())
+        return dict(zip(paths, files["size_bytes"].to_pylist(), strict=True))
+
+    def dataset_partitions(
+        self, schema: pa.Schema, predicate: Any = None
+    ) -> list[tuple[str, Any]]:
+        """The files for a pyarrow dataset."""
+        return [(path, None) for path in self._paths(predicate)]
+
+    def _paths(self, predicate: Any) -> list[str]:
+        return [unquote(path) for path in self._files(predicate)["path"].to_pylist()]
+
+    def _files(self, predicate: Any = None) -> pa.Table:
+        return self._snapshot.files(predicate).read_all()

@@ -1,0 +1,69 @@
+"""Fixtures for every test: one Postgres server per run, one catalog per test."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from hypothesis import settings
+from postgres import Server
+
+import delkalakedb as dk
+
+ENGINES = ("sqlite", "duckdb", "postgres")
+_URL = "DELKALAKEDB_TEST_PG_URL"
+
+settings.register_profile("ci", deadline=None, print_blob=True)
+settings.load_profile("ci")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start Postgres once, before the workers that share it."""
+    if hasattr(config, "workerinput") or os.environ.get(_URL):
+        return
+    server = Server("fsync=off", "max_connections=200")
+    server.start()
+    os.environ[_URL] = server.dsn("postgres")
+    config.add_cleanup(server.stop)
+    config.add_cleanup(lambda: os.environ.pop(_URL))
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each database engine in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def postgres_uri() -> Iterator[str]:
+    """The URI of a catalog in a Postgres database of the test's own."""
+    name = f"t{uuid.uuid4().hex}"
+    with psycopg.connect(os.environ[_URL], autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+        authority = _authority(admin)
+        yield f"deltasql://postgres/{authority}/{name}/public"
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def catalog_uri(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """The URI of an empty catalog, on each engine in turn."""
+    if engine == "postgres":
+        uri = request.getfixturevalue("postgres_uri")
+        return f"{uri}?data_path={tmp_path}/tables"
+    suffix = {"sqlite": "db", "duckdb": "duckdb"}[engine]
+    return f"deltasql://{engine}/{tmp_path}/meta.{suffix}"
+
+
+@pytest.fixture
+def catalog(catalog_uri: str) -> Iterator[dk.Catalog]:
+    """An empty catalog, on each engine in turn."""
+    with dk.connect(catalog_uri) as catalog:
+        yield catalog
+
+
+def _authority(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
+    info = connection.info
+    return f"{info.user}:{info.password}@{info.host}:{info.port}"

@@ -1,0 +1,259 @@
+import subprocess
+import sys
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delkalakedb.errors import StorageError
+from delkalakedb.storage import ObjectNotFoundError, canonical_location, open_store
+
+ODD = [
+    "a b/x%20y=é.json",
+    "p=A%2FA/part#1?.parquet",
+    "p=%25/ü/日本.parquet",
+    "quote'\"+&,;.bin",
+]
+
+
+def memory_location():
+    return f"memory:///{uuid.uuid4().hex}"
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request, tmp_path):
+    local = request.param == "local"
+    return open_store(str(tmp_path / "table") if local else memory_location())
+
+
+def test_object_put_is_read_back_whole_and_in_part(store):
+    store.put("a/b.bin", b"0123456789")
+    assert store.get("a/b.bin") == b"0123456789"
+    assert store.get_range("a/b.bin", 2, 3) == b"234"
+    assert store.head("a/b.bin").size_bytes == 10
+    assert store.exists("a/b.bin")
+
+
+def test_object_put_again_is_replaced(store):
+    store.put("a", b"old and longer")
+    store.put("a", b"new")
+    assert store.get("a") == b"new"
+
+
+def test_put_new_on_a_taken_path_keeps_the_first(store):
+    assert store.put_new("log/0.json", b"first")
+    assert not store.put_new("log/0.json", b"second")
+    assert store.get("log/0.json") == b"first"
+    assert [meta.path for meta in store.list()] == ["log/0.json"]
+
+
+def test_racing_put_new_has_one_winner_each_round(store):
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(30):
+            path = f"log/{number}"
+            bodies = [b"%d" % worker * 1000 for worker in range(8)]
+            won = list(pool.map(partial(store.put_new, path), bodies))
+            assert won.count(True) == 1
+            assert store.get(path) == bodies[won.index(True)]
+
+
+def test_missing_object_is_a_file_not_found_and_a_storage_error(store):
+    store.put("a/b", b"")
+    for path in ("nothing", "a/b/c"):
+        assert store.head(path) is None
+        with pytest.raises(FileNotFoundError, match=path) as caught:
+            store.get(path)
+        assert isinstance(caught.value, StorageError)
+        assert isinstance(caught.value, ObjectNotFoundError)
+        assert caught.value.__cause__ is not None
+        with pytest.raises(ObjectNotFoundError):
+            store.get_range(path, 0, 1)
+
+
+def test_folder_is_not_an_object(store):
+    store.put("a/b", b"")
+    assert store.head("a") is None
+    with pytest.raises(StorageError):
+        store.get("a")
+
+
+def test_deleted_object_is_gone_and_can_be_deleted_again(store):
+    store.put("a", b"x")
+    store.delete("a")
+    store.delete("a")
+    assert not store.exists("a")
+
+
+@pytest.mark.parametrize("path", ODD)
+def test_odd_characters_in_a_path_are_taken_literally(store, path):
+    assert store.put_new(path, b"x")
+    assert store.get(path) == b"x"
+    assert [meta.path for meta in store.list()] == [path]
+    assert [meta.path for meta in store.list(path.rpartition("/")[0])] == [path]
+    store.delete(path)
+    assert not store.exists(path)
+
+
+@pytest.mark.parametrize("path", ODD)
+def test_local_object_is_the_file_of_that_name(tmp_path, path):
+    open_store(str(tmp_path)).put(path, b"x")
+    assert (tmp_path / path).read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("path", ["../out", "a/../../out", "/etc/x", "a//b", "./a"])
+def test_path_that_leaves_the_location_is_refused(store, path):
+    with pytest.raises(StorageError, match="not a path below"):
+        store.put(path, b"x")
+
+
+def test_missing_folder_lists_as_empty(store):
+    assert list(store.list("nowhere")) == []
+    assert list(store.list()) == []
+
+
+def test_folder_lists_itself_only_and_not_its_namesakes(store):
+    for path in ("a/1", "a/b/2", "ab/3", "a.4"):
+        store.put(path, b"")
+    assert [meta.path for meta in store.list("a")] == ["a/1", "a/b/2"]
+
+
+SEGMENTS = st.text("ab-.0é", min_size=1, max_size=2).filter(lambda s: set(s) != {"."})
+# The last segment's mark keeps a file from being another one's folder.
+PATHS = st.lists(SEGMENTS, max_size=3).map(lambda parts: "/".join([*parts, "a_"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(PATHS, max_size=8), PATHS | st.none())
+def test_list_is_in_order_and_starts_after_a_path(paths, start_after):
+    with TemporaryDirectory() as folder:
+        stores = [open_store(folder), open_store(memory_location())]
+        for store in stores:
+            for path in paths:
+                store.put(path, b"x")
+            listed = [m.path for m in store.list(start_after=start_after)]
+            assert listed == sorted(p for p in paths if p > (start_after or ""))
+
+
+def test_crash_before_the_link_leaves_nothing_visible(tmp_path):
+    script = (
+        "import os, sys\n"
+        "from delkalakedb.storage import open_store\n"
+        "os.link = lambda *names: os._exit(9)\n"
+        "open_store(sys.argv[1]).put_new('log/0.json', b'half')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert ended.returncode == 9
+    assert len(list((tmp_path / "log").iterdir())) == 1
+    store = open_store(str(tmp_path))
+    assert list(store.list()) == []
+    assert store.put_new("log/0.json", b"whole")
+    assert [meta.path for meta in store.list()] == ["log/0.json"]
+
+
+def test_local_times_are_set_to_the_millisecond(tmp_path):
+    store = open_store(str(tmp_path))
+    store.put("a", b"")
+    store.set_modified("a", 1_700_000_000_123)
+    assert store.head("a").last_modified_ms == 1_700_000_000_123
+    assert next(store.list()).last_modified_ms == 1_700_000_000_123
+
+
+def test_times_stay_where_a_store_cannot_set_them():
+    store = open_store(memory_location())
+    store.put("a", b"")
+    before = store.head("a")
+    store.set_modified("a", 0)
+    assert store.head("a") == before
+
+
+def test_memory_location_is_shared_by_its_name():
+    location = memory_location()
+    open_store(location).put("a", b"x")
+    assert open_store(f"{location}/").get("a") == b"x"
+    assert not open_store(memory_location()).exists("a")
+
+
+def test_relative_absolute_and_file_locations_are_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b%20=é").mkdir()
+    forms = [
+        "a b%20=é",
+        "./a b%20=é/",
+        str(tmp_path / "a b%20=é"),
+        f"file://{tmp_path}/a%20b%2520=%C3%A9/",
+        f"file://localhost{tmp_path}/a b%2520=é",
+        f"file:{tmp_path}/a%20b%2520=é",
+    ]
+    expected = f"file://{tmp_path}/a%20b%2520=%C3%A9"
+    assert {canonical_location(form) for form in forms} == {expected}
+    for number, form in enumerate(forms):
+        open_store(form).put(str(number), b"")
+    assert len(list((tmp_path / "a b%20=é").iterdir())) == len(forms)
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "50%", "#1?", "x=é", "{a}`<>"])
+def test_local_url_is_the_one_deltalake_uses(tmp_path, name):
+    location = str(tmp_path / name)
+    write_deltalake(location, pa.table({"a": [1]}))
+    assert f"{open_store(location).url}/" == DeltaTable(location).table_uri
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("s3://bucket/a/b/", "s3://bucket/a/b"),
+        ("s3a://bucket/a b", "s3://bucket/a%20b"),
+        ("s3://key:secret@bucket/t?token=secret", "s3://bucket/t"),
+        ("gs://bucket", "gs://bucket"),
+        ("abfss://box@acc.dfs.core.windows.net/t", None),
+        ("abfs://box/t", None),
+        ("/", "file:///"),
+    ],
+)
+def test_canonical_location_is_stable_and_bare(location, expected):
+    canonical = canonical_location(location)
+    assert canonical == (expected or location)
+    assert canonical_location(canonical) == canonical
+
+
+@pytest.mark.parametrize("location", ["ftp://host/t", "file://host/t"])
+def test_location_of_an_unknown_kind_is_refused(location):
+    with pytest.raises(StorageError, match=r"aren't supported|has no host"):
+        open_store(location)
+
+
+def test_options_of_deltalake_are_sorted_and_never_shown():
+    options = {
+        "AWS_ACCESS_KEY_ID": "key-hidden",
+        "aws_secret_access_key": "hidden",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "AWS_ALLOW_HTTP": "true",
+        "timeout": "30s",
+        "AWS_S3_ALLOW_UNSAFE_RENAME": "true",
+        "of_another_tool": "x",
+    }
+    store = open_store("s3://bucket/t", options)
+    assert "hidden" not in repr(store)
+    assert store.url == "s3://bucket/t"
+    assert store._store.client_options == {"allow_http": "true", "timeout": "30s"}
+    assert store._store.config["endpoint"] == "http://127.0.0.1:1"
+
+
+def test_option_with_a_bad_value_is_a_storage_error():
+    with pytest.raises(StorageError, match="s3://bucket"):
+        open_store("s3://bucket/t", {"timeout": "soon"})
+
+
+def test_unwritable_place_is_a_storage_error_naming_it(tmp_path):
+    Path(tmp_path / "file").write_bytes(b"")
+    store = open_store(str(tmp_path))
+    with pytest.raises(StorageError, match="file/below") as caught:
+        store.put_new("file/below", b"x")
+    assert isinstance(caught.value.__cause__, OSError)

@@ -1,0 +1,144 @@
+"""Logging: one structured event per commit, redacted, silent by default."""
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delkalakedb.redaction import redact
+from delkalakedb.telemetry import JsonFormatter, log_commit, log_event
+
+COMMIT = {
+    "table": "orders",
+    "version": 7,
+    "operation": "WRITE",
+    "adds": 3,
+    "removes": 1,
+    "bytes_added": 4096,
+    "duration_ms": 12.5,
+    "transaction_id": "0c9f",
+}
+SECRET = "hunter2-Zq"
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger("delkalakedb")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield stream
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+
+
+def test_commit_gives_one_structured_record(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "delkalakedb"):
+        log_commit(**COMMIT)
+
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("delkalakedb.commit", "INFO")
+    assert record.getMessage() == "orders: version 7, WRITE, +3 -1 files in 12 ms"
+    expected = {**COMMIT, "event": "commit", "attempts": 1}
+    assert {n: getattr(record, f"delta_{n}") for n in expected} == expected
+
+
+def test_json_formatter_writes_the_values_as_one_line(lines: io.StringIO) -> None:
+    log_commit(**COMMIT)
+
+    (line,) = lines.getvalue().splitlines()
+    written = json.loads(line)
+    assert written["logger"] == "delkalakedb.commit"
+    assert written["time"].endswith("+00:00")
+    assert {n: written[n] for n in COMMIT} == COMMIT
+
+
+def test_event_hides_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("delkalakedb.mirror")
+    uri = f"deltasql://postgres/me:{SECRET}@h/db"
+    with caplog.at_level(logging.WARNING, "delkalakedb"):
+        log_event(logger, logging.WARNING, f"lost {uri}", catalog=uri, lag=3)
+
+    (record,) = caplog.records
+    assert SECRET not in str(vars(record))
+    assert vars(record)["delta_catalog"] == "deltasql://postgres/me:***@h/db"
+    assert vars(record)["delta_lag"] == 3
+
+
+def test_json_formatter_hides_credentials_of_any_record(lines: io.StringIO) -> None:
+    try:
+        raise RuntimeError(f"connecting to postgresql://me:{SECRET}@h/db")
+    except RuntimeError:
+        logging.getLogger("delkalakedb.x").exception("password=%s", SECRET)
+
+    written = json.loads(lines.getvalue())
+    assert SECRET not in lines.getvalue()
+    assert written["message"] == "password=***"
+    assert (
+        "RuntimeError: connecting to postgresql://me:***@h/db" in written["exception"]
+    )
+
+
+def test_unconfigured_application_sees_nothing() -> None:
+    code = (
+        "import logging, delkalakedb.telemetry as t\n"
+        "t.log_event(logging.getLogger('delkalakedb.x'), logging.ERROR, 'bad')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"deltasql://postgres/me:{SECRET}@h:5432/db/s/t",
+        f"DeltaSQL://postgres/me@corp:{SECRET}@h/db",
+        f"see postgresql://me:{SECRET}@h/db?sslmode=require for more",
+        f"s3://key:{SECRET}@bucket/path",
+        f"host=h password={SECRET} dbname=d",
+        f"password='it\\'s {SECRET}' dbname=d",
+        f'{{"password": "a\\"{SECRET}", "user": "me"}}',
+        f"?sslpassword={SECRET}&sslmode=require",
+        f"aws_secret_access_key = {SECRET}",
+        f"https://a.blob/c?sv=1&sig={SECRET}&se=2",
+    ],
+)
+def test_redaction_hides_the_secret_only(text: str) -> None:
+    shown = redact(text)
+
+    assert SECRET not in shown
+    assert "***" in shown
+    assert redact(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "deltasql://postgres/host:5432/db/public/t",
+        "deltasql://postgres/me@host:5432/db",
+        "deltasql://sqlite//data/meta.db?table=t",
+        "deltasql://duckdb/:memory:?table=t",
+        "s3://bucket/day=2026-01-01/mail=a@b.c/part-0.parquet",
+        "abfss://container@account.dfs.core.windows.net/t",
+        "http://localhost:9000/bucket/a@b",
+        "orders: version 7, WRITE, +3 -1 files",
+    ],
+)
+def test_redaction_leaves_other_text_alone(text: str) -> None:
+    assert redact(text) == text
+
+
+@given(st.text())
+def test_redaction_takes_any_text_and_settles(text: str) -> None:
+    assert redact(redact(text)) == redact(text)

@@ -1,0 +1,37 @@
+"""What an application would write; type checked, never run."""
+
+from typing import assert_type
+
+from delkalakedb.config import Settings, load_settings
+from delkalakedb.errors import CatalogUnavailableError, DeltalakeDBError, UriError
+from delkalakedb.telemetry import JsonFormatter, log_event
+from delkalakedb.uri import Uri, format_uri, is_deltasql, parse_uri, require_table
+
+__all__ = ["JsonFormatter", "describe", "log_event", "table_of"]
+
+
+def table_of(text: str) -> str | None:
+    if not is_deltasql(text):
+        return None
+    try:
+        uri = parse_uri(text, {"USER": "me"})
+    except UriError:
+        return None
+    assert_type(uri, Uri)
+    assert_type(uri.port, int | None)
+    assert_type(uri.catalog.with_table("t").table, str | None)
+    assert_type(uri.tls, dict[str, str])
+    assert_type(format_uri(uri), str)
+    return require_table(uri)
+
+
+def describe(uri: Uri) -> str:
+    try:
+        settings = load_settings(uri, pool={"size": 3})
+    except DeltalakeDBError as error:
+        return str(error)
+    assert_type(settings, Settings)
+    assert_type(settings.pool.size, int)
+    assert_type(settings.pool.statement_timeout, float | None)
+    problem: DeltalakeDBError = CatalogUnavailableError("gone")
+    return f"{settings.mirror.mode} {problem}"
