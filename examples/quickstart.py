@@ -12,7 +12,9 @@ import delkalakedb as dk
 def main(folder: Path) -> None:
     uri = f"deltasql://sqlite/{folder}/meta.db?table=sales"
 
-    dk.write_deltalake(uri, pa.table({"id": [1, 2], "city": ["Oslo", "Rome"]}), mode="append")
+    dk.write_deltalake(
+        uri, pa.table({"id": [1, 2], "city": ["Oslo", "Rome"]}), mode="append"
+    )
     dk.write_deltalake(uri, pa.table({"id": [3], "city": ["Kyiv"]}), mode="append")
 
     table = dk.DeltaTable(uri)

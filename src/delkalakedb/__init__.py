@@ -1,9 +1,13 @@
 """Delta Lake tables whose truth lives in SQL and whose commits reach `_delta_log`."""
 
-from delkalakedb.catalog import Catalog, Snapshot, connect
-from delkalakedb.model.tables import Commit, File, Table
-from delkalakedb.table import DeltaTable, write_deltalake
-from delkalakedb.telemetry import JsonFormatter
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from delkalakedb.catalog import Catalog, Snapshot, connect
+    from delkalakedb.model.tables import Commit, File, Table
+    from delkalakedb.table import DeltaTable, write_deltalake
+    from delkalakedb.telemetry import JsonFormatter
 
 __all__ = [
     "Catalog",
@@ -16,3 +20,29 @@ __all__ = [
     "connect",
     "write_deltalake",
 ]
+
+# Loaded on first use: the command's help needs none of what these import.
+_HOMES = {
+    "Catalog": "catalog",
+    "Commit": "model.tables",
+    "DeltaTable": "table",
+    "File": "model.tables",
+    "JsonFormatter": "telemetry",
+    "Snapshot": "catalog",
+    "Table": "model.tables",
+    "connect": "catalog",
+    "write_deltalake": "table",
+}
+
+if not TYPE_CHECKING:  # a checker would take every name for one of ours
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

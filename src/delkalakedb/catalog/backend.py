@@ -44,7 +44,9 @@ class UnknownOutcomeError(CatalogUnavailableError):
 class Capabilities:
     """What callers may rely on beyond the common ground."""
 
-    concurrent_processes: bool
+    # Writers of different tables work side by side and lock head rows; without that,
+    # one writer at a time holds the whole database.
+    row_locks: bool
     # Btrees over (class, hi); without them a scan of the column does.
     interval_index: bool
 

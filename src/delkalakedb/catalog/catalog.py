@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from delkalakedb.catalog.backend import Backend, Run
-from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.head import Head, parse_head
 from delkalakedb.catalog.migrations import ensure_schema
 from delkalakedb.catalog.plan import plan
 from delkalakedb.catalog.ratify import CLIENT, SqlTxnLogWriter
@@ -129,8 +129,8 @@ class Catalog:
     def tables(self) -> list[Table]:
         """Every table at its latest version, by name."""
         with self.backend.reading() as session:
-            rows = session.query("load_states", {})
-        return [Head.from_row(row).table() for row in rows]
+            rows = session.query("load_heads", {})
+            return [parse_head(session, row).table() for row in rows]
 
     def table(self, name: str) -> Table:
         """One table at its latest version."""

@@ -9,7 +9,7 @@ import msgspec
 from delkalakedb.catalog.backend import Insert, Row, Run, Write
 from delkalakedb.catalog.head import FILES_PER_TABLE, Head
 from delkalakedb.catalog.rows import FILE_COLUMNS, file_row, remove_fields
-from delkalakedb.catalog.statcolumns import StatColumn, stat_writes
+from delkalakedb.catalog.statcolumns import StatColumn, index_files
 from delkalakedb.model.actions import (
     Action,
     Add,
@@ -85,7 +85,6 @@ def of_kind(actions: Sequence[Action], kind: type[_A]) -> list[_A]:
 def commit_writes(
     head: Head,
     actions: Sequence[Action],
-    columns: Sequence[StatColumn],
     live: Mapping[str, Sequence[LiveFile]],
     *,
     removed_all: RemovedAll | None,
@@ -97,7 +96,6 @@ def commit_writes(
     Args:
         head: the head as the commit makes it, but for the totals and the file counter.
         actions: the actions as they are committed, commitInfo first.
-        columns: the columns whose bounds are indexed.
         live: the live files at the paths of the commit's adds and removes.
         removed_all: the files that go without being named.
         transaction_id: the commit's own id.
@@ -112,8 +110,10 @@ def commit_writes(
         removed += removed_all.files
         gone_bytes += removed_all.size_bytes
     added_bytes = sum(add.size for add in adds)
+    columns, inserts = _add_writes(head, adds)
     after = replace(
         head,
+        stat_columns=columns,
         next_file=head.next_file + len(adds),
         num_files=head.num_files - gone + len(adds),
         size_bytes=head.size_bytes - gone_bytes + added_bytes,
@@ -130,13 +130,16 @@ def commit_writes(
         added_bytes=added_bytes,
     )
     others = of_kind(actions, UnknownAction)
+    state_changed = head.version in (head.metadata_version, head.protocol_version)
     writes = [
         _version_row(after, committed, gone_bytes, info, others, actor),
         *_state_writes(after, actions),
         *_remove_writes(after, ended, removed_all),
-        *_add_writes(head, adds, columns),
+        *inserts,
         _move_head(after),
     ]
+    if state_changed or columns != head.stat_columns:
+        writes.append(_set_state(after))
     return CommitRows(after, committed, writes)
 
 
@@ -251,10 +254,9 @@ def _ending(file_id: int, remove: Remove | None) -> Row:
 
 
 def _add_writes(
-    head: Head, adds: Sequence[Add], columns: Sequence[StatColumn]
-) -> Iterator[Write]:
-    if not adds:
-        return
+    head: Head, adds: Sequence[Add]
+) -> tuple[tuple[StatColumn, ...], list[Insert]]:
+    """The rows of new files, and the indexed columns with the classes they bring."""
     first = head.table_id * FILES_PER_TABLE + head.next_file
     files = [
         (first + i, add, parse_stats(known(add.stats))) for i, add in enumerate(adds)
@@ -269,8 +271,8 @@ def _add_writes(
         )
         for file_id, add, stats in files
     ]
-    yield Insert("dl_files", FILE_COLUMNS, rows)
-    yield from stat_writes(columns, head.metadata, files)
+    columns, indexed = index_files(head.stat_columns, head.metadata, files)
+    return columns, [Insert("dl_files", FILE_COLUMNS, rows), *indexed] if rows else []
 
 
 def _move_head(head: Head) -> Run:
@@ -280,7 +282,20 @@ def _move_head(head: Head) -> Run:
             "table_id": head.table_id,
             "version": head.version,
             "next_file": head.next_file,
-            "next_column": head.next_column,
+        },
+    )
+
+
+def _set_state(head: Head) -> Run:
+    return Run(
+        "set_state",
+        {
+            "table_id": head.table_id,
+            "metadata_version": head.metadata_version,
+            "protocol_version": head.protocol_version,
+            "stat_columns": _json(head.stat_columns),
+            "metadata": _body(head.metadata),
+            "protocol": _body(head.protocol),
         },
     )
 

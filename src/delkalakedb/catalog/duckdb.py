@@ -45,7 +45,7 @@ class DuckDBBackend(Backend):
     """A catalog in a DuckDB file, or in memory for the life of the process."""
 
     engine = "duckdb"
-    capabilities = Capabilities(concurrent_processes=False, interval_index=False)
+    capabilities = Capabilities(row_locks=False, interval_index=False)
     placeholder = "${}"
     statements = load_statements(engine, placeholder)
 
@@ -211,8 +211,10 @@ class _DuckDBSession(Session):
 
     def _insert(self, insert: Insert) -> None:
         if len(insert.rows) <= _ARROW_ROWS:
-            for row in insert.rows:
-                self._connection.execute(insert.sql("?"), row)
+            values = insert.sql("?").rpartition("VALUES")[2]
+            more = f",{values}" * (len(insert.rows) - 1)
+            flat = [value for row in insert.rows for value in row]
+            self._connection.execute(insert.sql("?") + more, flat)
             return
         arrays = [pa.array(column) for column in zip(*insert.rows, strict=True)]
         incoming = pa.Table.from_arrays(arrays, list(insert.columns))

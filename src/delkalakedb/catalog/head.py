@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
-from delkalakedb.catalog.backend import Row
+from delkalakedb.catalog.backend import Row, Session
+from delkalakedb.catalog.statcolumns import StatColumn, parse_columns
+from delkalakedb.errors import TableNotFoundError, VersionNotFoundError
 from delkalakedb.model.actions import Metadata, Protocol, known
 from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.tables import Table
 
-__all__ = ["FILES_PER_TABLE", "Head"]
+__all__ = ["FILES_PER_TABLE", "Head", "load_head", "parse_head"]
 
 # A file id carries its table in the bits above these.
 FILES_PER_TABLE = 1 << 40
@@ -15,7 +17,7 @@ FILES_PER_TABLE = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A row of `load_state`: the table, and one of its versions."""
+    """A table, and one of its versions."""
 
     table_id: int
     name: str
@@ -24,22 +26,15 @@ class Head:
     current_version: int
     first_version: int
     next_file: int
-    next_column: int
     version: int
     timestamp_ms: int
     num_files: int
     size_bytes: int
     metadata_version: int
     protocol_version: int
+    stat_columns: tuple[StatColumn, ...]
     metadata: Metadata
     protocol: Protocol
-
-    @classmethod
-    def from_row(cls, row: Row) -> "Head":
-        """The head that a complete row holds."""
-        *values, metadata, protocol = row
-        state = (decode_struct(metadata, Metadata), decode_struct(protocol, Protocol))
-        return cls(*(*values, *state))
 
     def table(self) -> Table:
         """The public view of the table at this version."""
@@ -61,3 +56,39 @@ class Head:
             num_files=self.num_files,
             size_bytes=self.size_bytes,
         )
+
+
+def load_head(session: Session, name: str, version: int | None = None) -> Head:
+    """A table at a version, the latest by default.
+
+    One round trip, or another one each where metadata or protocol changed since.
+    """
+    rows = session.query("load_head", {"name": name, "version": version})
+    if not rows:
+        raise TableNotFoundError(f"{name}: the catalog has no such table")
+    row = rows[0]
+    if row[7] is None:
+        raise VersionNotFoundError(
+            f"{name}: there is no version {version}; the catalog holds "
+            f"{row[5]} to {row[4]}"
+        )
+    return parse_head(session, row)
+
+
+def parse_head(session: Session, row: Row) -> Head:
+    """The head in a row of `load_head`."""
+    *values, columns, metadata_at, metadata, protocol_at, protocol = row
+    *_, metadata_version, protocol_version = values
+    table_id = row[0]
+    if metadata_version != metadata_at:
+        key = {"table_id": table_id, "version": metadata_version}
+        ((metadata,),) = session.query("load_metadata_at", key)
+    if protocol_version != protocol_at:
+        key = {"table_id": table_id, "version": protocol_version}
+        ((protocol,),) = session.query("load_protocol_at", key)
+    state = (
+        parse_columns(columns),
+        decode_struct(metadata, Metadata),
+        decode_struct(protocol, Protocol),
+    )
+    return Head(*(*values, *state))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from delkalakedb.catalog.backend import Backend, Session
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.rows import FILES_SCHEMA, to_batch
-from delkalakedb.catalog.statcolumns import TABLES, StatColumn, load_columns, unit_of
+from delkalakedb.catalog.statcolumns import TABLES, StatColumn, unit_of
 from delkalakedb.model.predicate import Predicate
 from delkalakedb.model.prune import Driver, HasNull, Range, drivers, matcher
 from delkalakedb.model.stats import ALL_NULL, class_reach
@@ -49,32 +49,28 @@ def plan(
 def _candidates(
     backend: Backend, head: Head, wanted: Sequence[Driver]
 ) -> Iterator[pa.RecordBatch]:
-    with backend.reading() as session:
-        columns = _covering(session, head) if wanted else {}
-        lookups = [
-            lookup
-            for driver in wanted
-            if (lookup := _lookup(backend, head, driver, columns)) is not None
-        ]
-        if lookups:
+    columns = _covering(head)
+    lookups = [
+        lookup
+        for driver in wanted
+        if (lookup := _lookup(backend, head, driver, columns)) is not None
+    ]
+    if lookups:
+        with backend.reading() as session:
             chosen = _most_selective(session, lookups)
-            rows = session.query_sql(
-                chosen.within(backend.statements["plan_files"]), chosen.params
-            )
-            yield to_batch(rows, FILES_SCHEMA)
-            return
-    params = {"table_id": head.table_id, "version": head.version}
-    yield from backend.batches(backend.statements["files"], params, FILES_SCHEMA)
+            statement = chosen.within(backend.statements["plan_files"])
+            rows = session.query_sql(statement, chosen.params)
+        yield to_batch(rows, FILES_SCHEMA)
+    else:
+        params = {"table_id": head.table_id, "version": head.version}
+        yield from backend.batches(backend.statements["files"], params, FILES_SCHEMA)
 
 
-def _covering(
-    session: Session, head: Head
-) -> dict[tuple[tuple[str, ...], str], StatColumn]:
+def _covering(head: Head) -> dict[tuple[tuple[str, ...], str], StatColumn]:
     """The indexed columns that a snapshot can use, by name and unit."""
-    columns = load_columns(session.query("load_stat_columns", {"name": head.name}))
     return {
         (c.physical, c.unit): c
-        for c in columns
+        for c in head.stat_columns
         if c.since <= head.version and (c.until is None or c.until > head.version)
     }
 

@@ -49,7 +49,7 @@ class PostgresBackend(Backend):
     """A catalog in one schema of a Postgres database."""
 
     engine = "postgres"
-    capabilities = Capabilities(concurrent_processes=True, interval_index=True)
+    capabilities = Capabilities(row_locks=True, interval_index=True)
     placeholder = "%({})s"
     statements = load_statements(engine, placeholder)
 

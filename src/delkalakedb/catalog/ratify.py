@@ -18,7 +18,7 @@ import socket
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING
@@ -31,7 +31,6 @@ from delkalakedb.catalog.backend import (
     Run,
     Session,
     UnknownOutcomeError,
-    Write,
 )
 from delkalakedb.catalog.commit import (
     Actor,
@@ -40,9 +39,9 @@ from delkalakedb.catalog.commit import (
     commit_writes,
     of_kind,
 )
-from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.head import Head, parse_head
 from delkalakedb.catalog.rows import path_hash
-from delkalakedb.catalog.statcolumns import StatColumn, load_columns, revise
+from delkalakedb.catalog.statcolumns import revise
 from delkalakedb.catalog.winners import conflicted, find_conflict, newest
 from delkalakedb.errors import (
     DeltaError,
@@ -105,7 +104,6 @@ class _Table:
     """A locked table as the transaction sees it, its own commits included."""
 
     head: Head | None
-    columns: tuple[StatColumn, ...]
     # Versions from here on are this transaction's own.
     first_own: int
 
@@ -156,7 +154,7 @@ class SqlTxnLogWriter:
         with self._backend.writing() as session:
             return _Transaction(
                 session,
-                self._backend.statements,
+                self._backend,
                 transaction_id,
                 actor,
                 self._indexed_columns,
@@ -166,8 +164,7 @@ class SqlTxnLogWriter:
         self, staged: Sequence[Staged], transaction_id: str
     ) -> tuple[Committed, ...] | None:
         with self._backend.writing() as session:
-            session.query("lock_catalog", {})
-            session.query("lock_tables", {"names": _names(staged)})
+            session.query_many(_locks(self._backend, staged))
             rows = session.query("load_transaction", {"transaction_id": transaction_id})
         found: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
@@ -181,13 +178,13 @@ class _Transaction:
     def __init__(
         self,
         session: Session,
-        statements: Mapping[str, str],
+        backend: Backend,
         transaction_id: str,
         actor: Actor,
         indexed_columns: int,
     ) -> None:
         self._session = session
-        self._statements = statements
+        self._backend = backend
         self._id = transaction_id
         self._actor = actor
         self._indexed_columns = indexed_columns
@@ -195,50 +192,19 @@ class _Transaction:
         self._now_ms = int(time.time() * 1000)
 
     def ratify(self, staged: Sequence[Staged]) -> tuple[Committed | Skipped, ...]:
-        first = self._lock(staged)
-        if skipped := self._skipped(staged):
-            return skipped
-        outcomes = []
-        for commit in staged:
-            loaded = first.pop(commit.table, None)
-            winners, files = loaded if loaded else self._load(commit)
-            outcomes.append(self._commit(commit, winners, files))
-        return tuple(outcomes)
+        self._lock(staged)
+        return self._skipped(staged) or tuple(map(self._commit, staged))
 
-    def _lock(self, staged: Sequence[Staged]) -> dict[str, tuple[list[Row], list[Row]]]:
-        """Lock the tables and load what their first commits need, in one go."""
-        first: dict[str, Staged] = {}
-        for commit in staged:
-            first.setdefault(commit.table, commit)
-        queries: list[_Query] = [("lock_tables", {"names": _names(staged)})]
-        if any(commit.location is not None for commit in staged):
-            queries.insert(0, ("lock_catalog", {}))
-        before = len(queries)
-        for commit in first.values():
-            queries += [
-                ("load_state", {"name": commit.table, "version": None}),
-                ("load_stat_columns", {"name": commit.table}),
-                *_commit_queries(commit),
-            ]
-        answers = self._query(queries)[before:]
-        loaded = {}
-        for i, name in enumerate(first):
-            state, columns, winners, files = answers[4 * i : 4 * i + 4]
-            head = Head.from_row(state[0]) if state else None
-            self._tables[name] = _Table(
-                head, load_columns(columns), head.version + 1 if head else 0
-            )
-            loaded[name] = (winners, files)
-        return loaded
-
-    def _load(self, commit: Staged) -> tuple[list[Row], list[Row]]:
-        winners, files = self._query(_commit_queries(commit))
-        return winners, files
-
-    def _query(self, queries: list[_Query]) -> list[list[Row]]:
-        return self._session.query_many(
-            [(self._statements[name], params) for name, params in queries]
-        )
+    def _lock(self, staged: Sequence[Staged]) -> None:
+        """Lock the tables and load their heads, in one go."""
+        names = list(dict.fromkeys(commit.table for commit in staged))
+        locks = _locks(self._backend, staged)
+        load = self._backend.statements["load_head"]
+        heads: list[_Query] = [(load, {"name": n, "version": None}) for n in names]
+        answers = self._session.query_many([*locks, *heads])[len(locks) :]
+        for name, rows in zip(names, answers, strict=True):
+            head = parse_head(self._session, rows[0]) if rows else None
+            self._tables[name] = _Table(head, head.version + 1 if head else 0)
 
     def _skipped(self, staged: Sequence[Staged]) -> tuple[Skipped, ...] | None:
         """The outcome of a replay: every application transaction is there already."""
@@ -259,23 +225,42 @@ class _Transaction:
         rows = self._session.query("load_applied", params | {"txn": txn.version})
         return int(rows[0][0]) if rows else None
 
-    def _commit(
-        self, staged: Staged, winner_rows: list[Row], file_rows: list[Row]
-    ) -> Committed:
+    def _commit(self, staged: Staged) -> Committed:
         table = self._tables[staged.table]
         head = table.head
         if head is None:
             return self._create(staged)
         if staged.location is not None and staged.reads.version < 0:
             raise TableExistsError(f"{staged.table}: the table exists already")
-        winners = [row for row in winner_rows if row[0] < table.first_own]
-        check_actions(staged.actions, head.protocol, head.metadata, head.version + 1)
-        _check_append_only(staged, head)
+        # First: what a winner forbids since is a conflict, not a mistake of the caller.
+        winners = self._winners(staged, head, table.first_own)
         if lost := find_conflict(self._session, head, staged, winners):
             raise _LostError(lost)
+        check_actions(staged.actions, head.protocol, head.metadata, head.version + 1)
+        _check_append_only(staged, head)
+        file_rows = self._files(staged, head)
         live, removed = _live(file_rows)
         self._check_liveness(staged, live, removed, winners, head)
         return self._write(staged, head, live, file_rows)
+
+    def _winners(self, staged: Staged, head: Head, first_own: int) -> list[Row]:
+        if staged.reads.version >= first_own - 1:
+            return []
+        params = {"table_id": head.table_id, "after": staged.reads.version}
+        rows = self._session.query("load_winners", params)
+        return [row for row in rows if row[0] < first_own]
+
+    def _files(self, staged: Staged, head: Head) -> list[Row]:
+        """The files at the commit's paths that are live, or were when it read."""
+        paths = {a.path for a in staged.actions if isinstance(a, Add | Remove)}
+        if not paths:
+            return []
+        params = {
+            "table_id": head.table_id,
+            "after": staged.reads.version,
+            "hashes": msgspec.json.encode([path_hash(p) for p in paths]).decode(),
+        }
+        return self._session.query("load_files_at_paths", params)
 
     def _create(self, staged: Staged) -> Committed:
         if staged.location is None:
@@ -328,33 +313,29 @@ class _Transaction:
         live: dict[str, list[LiveFile]],
         file_rows: list[Row],
     ) -> Committed:
-        table = self._tables[staged.table]
         previous = head
         head, actions = _rebased(head, staged, self._now_ms)
         actions = self._with_row_ids(actions, head, file_rows)
         actions = _described(actions, staged, head, self._id)
-        writes: list[Write] = []
         if of_kind(actions, Metadata):
-            table.columns, writes, next_column = revise(
-                table.columns,
+            columns = revise(
+                head.stat_columns,
                 head.metadata,
                 table_id=head.table_id,
                 version=head.version,
-                next_column=head.next_column,
                 limit=self._indexed_columns,
             )
-            head = replace(head, next_column=next_column)
+            head = replace(head, stat_columns=columns)
         rows = commit_writes(
             head,
             actions,
-            table.columns,
             live,
             removed_all=self._removed_all(staged, previous),
             transaction_id=self._id,
             actor=self._actor,
         )
-        self._session.apply([*writes, *rows.writes])
-        table.head = rows.head
+        self._session.apply(rows.writes)
+        self._tables[staged.table].head = rows.head
         return rows.committed
 
     def _removed_all(self, staged: Staged, head: Head) -> RemovedAll | None:
@@ -384,19 +365,6 @@ class _Transaction:
         domain = decode_struct(rows[0][0], DomainMetadata) if rows else None
         carried = carry_row_ids(actions, _last_adds(file_rows))
         return with_row_ids(carried, row_id_high_water_mark(domain), head.version)
-
-
-def _commit_queries(staged: Staged) -> list[_Query]:
-    after = staged.reads.version
-    paths = {a.path for a in staged.actions if isinstance(a, Add | Remove)}
-    hashes = msgspec.json.encode([path_hash(path) for path in paths]).decode()
-    return [
-        ("load_winners", {"name": staged.table, "after": after}),
-        (
-            "load_files_at_paths",
-            {"name": staged.table, "after": after, "hashes": hashes},
-        ),
-    ]
 
 
 def _live(
@@ -494,13 +462,13 @@ def _empty_head(staged: Staged, table_id: int, now_ms: int) -> Head:
         current_version=-1,
         first_version=0,
         next_file=0,
-        next_column=0,
         version=-1,
         timestamp_ms=-1,
         num_files=0,
         size_bytes=0,
         metadata_version=0,
         protocol_version=0,
+        stat_columns=(),
         metadata=of_kind(staged.actions, Metadata)[0],
         protocol=of_kind(staged.actions, Protocol)[0],
     )
@@ -524,8 +492,15 @@ def _log(committed: Committed, duration_ms: float) -> None:
     )
 
 
-def _names(staged: Sequence[Staged]) -> str:
-    return msgspec.json.encode(sorted({commit.table for commit in staged})).decode()
+def _locks(backend: Backend, staged: Sequence[Staged]) -> list[_Query]:
+    """What to ask first, so that nobody else commits to these tables."""
+    if not backend.capabilities.row_locks:
+        return []
+    names = msgspec.json.encode([commit.table for commit in staged]).decode()
+    locks: list[_Query] = [(backend.statements["lock_tables"], {"names": names})]
+    if any(commit.location is not None for commit in staged):
+        locks.insert(0, (backend.statements["lock_catalog"], {}))
+    return locks
 
 
 def _actor(backend: Backend) -> Actor:

@@ -7,9 +7,9 @@ import msgspec
 import pyarrow as pa
 
 from delkalakedb.catalog.backend import Backend, Row
-from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.head import Head, load_head
 from delkalakedb.catalog.rows import FILES_SCHEMA, add_from_row, remove_from_row
-from delkalakedb.errors import TableNotFoundError, VersionNotFoundError
+from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import (
     Action,
     Add,
@@ -43,12 +43,7 @@ class SqlTxnLogReader:
     def head(self, version: int | None = None) -> Head:
         """The table at a version, the latest by default, in one round trip."""
         with self._backend.reading() as session:
-            rows = session.query("load_state", {"name": self._name, "version": version})
-        if not rows:
-            raise TableNotFoundError(f"{self._name}: the catalog has no such table")
-        if rows[0][8] is None:
-            raise _no_version(self._name, version, rows[0])
-        return Head.from_row(rows[0])
+            return load_head(session, self._name, version)
 
     def latest_version(self) -> int:
         """The newest version."""
@@ -228,10 +223,3 @@ def commit_from_row(row: Row) -> Commit:
 def _decode(text: str | None) -> dict[str, Any]:
     value = msgspec.json.decode(text) if text else {}
     return value if isinstance(value, dict) else {"value": value}
-
-
-def _no_version(name: str, version: int | None, row: Row) -> VersionNotFoundError:
-    current, first = row[4], row[5]
-    return VersionNotFoundError(
-        f"{name}: there is no version {version}; the catalog holds {first} to {current}"
-    )

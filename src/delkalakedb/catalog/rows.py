@@ -100,20 +100,24 @@ def file_row(
     for bit, name in _BITS:
         if getattr(add, name) is None:
             nulls |= bit
+    stats, extra = _value(add.stats), add.extra
+    if stats and "\0" in stats:
+        # Postgres has no NUL in text; escaped, as JSON, it is kept.
+        stats, extra = None, {**extra, "stats": stats}
     return (
         add.path,
         _encode(add.partition_values).decode(),
         add.size,
         add.modification_time,
         add.data_change,
-        _value(add.stats),
+        stats,
         _json(add.tags),
         encode_struct(add.deletion_vector).decode() if add.deletion_vector else None,
         _value(add.base_row_id),
         _value(add.default_row_commit_version),
         _value(add.clustering_provider),
         nulls,
-        _json(add.extra or UNSET),
+        _json(extra or UNSET),
         num_records,
         version,
         file_id,
@@ -131,13 +135,16 @@ def add_from_row(row: Sequence[Any]) -> Add:
         name: None if nulls & bit else _parsed(name, values[name])
         for bit, name in _BITS
     }
+    extra = _decode(values["extra"]) if values["extra"] else {}
+    if "stats" in extra:
+        optional["stats"] = extra.pop("stats")
     return Add(
         path=values["path"],
         partition_values=_decode(values["partition_values"]),
         size=values["size_bytes"],
         modification_time=values["modification_time_ms"],
         data_change=bool(values["data_change"]),
-        extra=_decode(values["extra"]) if values["extra"] else {},
+        extra=extra,
         **optional,
     )
 

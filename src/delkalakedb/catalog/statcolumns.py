@@ -1,15 +1,14 @@
 """Which columns have their bounds indexed, and the index rows of a commit's files.
 
-The choice is a fact of the catalog, made when the metadata changes: a writer with
+The choice is a fact of the table's head, made when the metadata changes: a writer with
 other settings still writes rows for the columns that were chosen.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from delkalakedb.catalog.backend import Insert, Row, Run, Write
+from delkalakedb.catalog.backend import Insert, Row
 from delkalakedb.model.actions import Add, Metadata, known
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.schema import Column, parse_schema
@@ -22,35 +21,46 @@ from delkalakedb.model.stats import (
 from delkalakedb.model.values import Kind, kind_of
 
 __all__ = [
+    "TABLES",
     "StatColumn",
-    "active_columns",
-    "load_columns",
+    "index_files",
+    "parse_columns",
     "revise",
-    "stat_writes",
     "unit_of",
 ]
 
+TABLES = {Kind.NUMBER: "dl_number_stats", Kind.TEXT: "dl_text_stats"}
 # A column id carries its table in the bits above these.
 _COLUMNS_PER_TABLE = 1 << 16
-TABLES = {Kind.NUMBER: "dl_number_stats", Kind.TEXT: "dl_text_stats"}
 _COLUMNS = ("file_id", "column_id", "class", "lo", "hi", "has_null")
 
 
-@dataclass(frozen=True, slots=True)
-class StatColumn:
-    """A column whose bounds are indexed for files added from `since` on."""
+class StatColumn(msgspec.Struct, frozen=True, array_like=True):
+    """A column whose bounds are indexed for files added from `since` on.
+
+    `until` is the version from which they aren't any more; `classes` are the width
+    classes that its intervals have fallen into.
+    """
 
     column_id: int
     physical: tuple[str, ...]
     unit: str
     since: int
     until: int | None = None
-    classes: frozenset[int] = field(default=frozenset())
+    classes: frozenset[int] = frozenset()
 
     @property
     def kind(self) -> Kind:
         """The table of statistics that holds the column's rows."""
         return Kind.TEXT if self.unit == Kind.TEXT else Kind.NUMBER
+
+
+_decoder = msgspec.json.Decoder(tuple[StatColumn, ...])
+
+
+def parse_columns(text: str) -> tuple[StatColumn, ...]:
+    """The columns as a head row holds them."""
+    return _decoder.decode(text)
 
 
 def unit_of(column: Column) -> str | None:
@@ -61,96 +71,79 @@ def unit_of(column: Column) -> str | None:
     return None if kind is None else kind.value
 
 
-def load_columns(rows: Sequence[Row]) -> tuple[StatColumn, ...]:
-    """The columns in the rows of `load_stat_columns`."""
-    found: dict[int, StatColumn] = {}
-    for column_id, name, unit, since, until, cls in rows:
-        column = found.get(column_id) or StatColumn(
-            column_id, tuple(msgspec.json.decode(name)), unit, since, until
-        )
-        if cls is not None:
-            column = replace(column, classes=column.classes | {cls})
-        found[column_id] = column
-    return tuple(found.values())
-
-
-def active_columns(
-    columns: Sequence[StatColumn], metadata: Metadata
-) -> list[tuple[StatColumn, Column, bool]]:
-    """The columns that new files get rows for, each with whether it is a partition."""
-    partitions = set(metadata.partition_columns)
-    by_name = {
-        (c.physical, unit_of(c)): c
-        for c in parse_schema(metadata.schema_string).leaves()
-    }
-    return [
-        (column, leaf, leaf.path[0] in partitions)
-        for column in columns
-        if column.until is None
-        and (leaf := by_name.get((column.physical, column.unit))) is not None
-    ]
-
-
 def revise(
     columns: Sequence[StatColumn],
     metadata: Metadata,
     *,
     table_id: int,
     version: int,
-    next_column: int,
     limit: int,
-) -> tuple[tuple[StatColumn, ...], list[Write], int]:
-    """The columns after a metadata change, how to store them, and the next id.
+) -> tuple[StatColumn, ...]:
+    """The columns after a metadata change.
 
     A column stays indexed as long as it is in the schema. A new one has rows from
     this version on; for files from before, the planner looks at the statistics.
     """
-    kept = {c.column_id for c, _, _ in active_columns(columns, metadata)}
-    have = {(c.physical, c.unit) for c in columns if c.column_id in kept}
-    writes: list[Write] = []
-    result = []
-    for column in columns:
-        if column.until is None and column.column_id not in kept:
-            column = replace(column, until=version)
-            params = {"column_id": column.column_id, "version": version}
-            writes.append(Run("retire_stat_column", params))
-        result.append(column)
+    leaves = {(c.physical, unit_of(c)) for c in _leaves(metadata)}
+    result = [
+        column
+        if column.until is not None or (column.physical, column.unit) in leaves
+        else msgspec.structs.replace(column, until=version)
+        for column in columns
+    ]
+    have = {(c.physical, c.unit) for c in result if c.until is None}
     for leaf in _chosen(metadata, limit):
         unit = unit_of(leaf)
-        if unit is None or (leaf.physical, unit) in have:
-            continue
-        column_id = table_id * _COLUMNS_PER_TABLE + next_column
-        next_column += 1
-        result.append(StatColumn(column_id, leaf.physical, unit, version))
-    writes.append(_insert(table_id, [c for c in result if c not in columns]))
-    return tuple(result), writes, next_column
+        if unit is not None and (leaf.physical, unit) not in have:
+            column_id = table_id * _COLUMNS_PER_TABLE + len(result)
+            result.append(StatColumn(column_id, leaf.physical, unit, version))
+    return tuple(result)
 
 
-def stat_writes(
+def index_files(
     columns: Sequence[StatColumn],
     metadata: Metadata,
     files: Sequence[tuple[int, Add, Stats | None]],
-) -> Iterator[Write]:
-    """The index rows of a commit's files, and the width classes they bring."""
+) -> tuple[tuple[StatColumn, ...], list[Insert]]:
+    """The columns with the width classes that the files bring, and the index rows."""
+    leaves = {(c.physical, unit_of(c)): c for c in _leaves(metadata)}
+    partitions = set(metadata.partition_columns)
     rows: dict[Kind, list[Row]] = {kind: [] for kind in Kind}
-    for column, leaf, partition in active_columns(columns, metadata):
-        seen = set()
-        name = leaf.physical[0]
-        out = rows[column.kind]
-        for file_id, add, stats in files:
-            bounds = (
-                partition_bounds(leaf, add.partition_values.get(name))
-                if partition
-                else column_bounds(leaf, column.kind, stats)
-            )
-            lo, hi, cls = index_entry(bounds, column.kind)
-            out.append((file_id, column.column_id, cls, lo, hi, bounds.has_null))
-            seen.add(cls)
-        for cls in sorted(seen - column.classes):
-            yield Run("insert_class", {"column_id": column.column_id, "class": cls})
-    for kind, table in TABLES.items():
-        if rows[kind]:
-            yield Insert(table, _COLUMNS, rows[kind])
+    result = []
+    for column in columns:
+        leaf = leaves.get((column.physical, column.unit))
+        if column.until is None and leaf is not None:
+            partition = leaf.path[0] in partitions
+            found = _index_rows(column, leaf, partition, files)
+            rows[column.kind] += found
+            classes = column.classes | {row[2] for row in found}
+            if classes != column.classes:
+                column = msgspec.structs.replace(column, classes=classes)
+        result.append(column)
+    inserts = [Insert(TABLES[k], _COLUMNS, found) for k, found in rows.items() if found]
+    return tuple(result), inserts
+
+
+def _index_rows(
+    column: StatColumn,
+    leaf: Column,
+    partition: bool,
+    files: Sequence[tuple[int, Add, Stats | None]],
+) -> list[Row]:
+    rows: list[Row] = []
+    for file_id, add, stats in files:
+        bounds = (
+            partition_bounds(leaf, add.partition_values.get(leaf.physical[0]))
+            if partition
+            else column_bounds(leaf, column.kind, stats)
+        )
+        lo, hi, cls = index_entry(bounds, column.kind)
+        rows.append((file_id, column.column_id, cls, lo, hi, bounds.has_null))
+    return rows
+
+
+def _leaves(metadata: Metadata) -> tuple[Column, ...]:
+    return parse_schema(metadata.schema_string).leaves()
 
 
 def _chosen(metadata: Metadata, limit: int) -> Iterator[Column]:
@@ -165,19 +158,3 @@ def _chosen(metadata: Metadata, limit: int) -> Iterator[Column]:
     elif properties.data_skipping_num_indexed_cols >= 0:
         candidates = candidates[: properties.data_skipping_num_indexed_cols]
     yield from [c for c in candidates if unit_of(c) is not None][:limit]
-
-
-def _insert(table_id: int, columns: Sequence[StatColumn]) -> Insert:
-    names = ("column_id", "table_id", "name", "unit", "since_version")
-    rows = [
-        (
-            column.column_id,
-            table_id,
-            msgspec.json.encode(column.physical).decode(),
-            column.unit,
-            column.since,
-        )
-        for column in columns
-        if column.until is None
-    ]
-    return Insert("dl_stat_columns", names, rows)

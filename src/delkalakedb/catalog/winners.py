@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from delkalakedb.catalog.backend import Row, Session
-from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.head import Head, load_head
 from delkalakedb.catalog.rows import add_from_row
+from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import Add, DomainMetadata, Metadata, Protocol, Txn
 from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.conflicts import (
@@ -52,12 +53,11 @@ def newest(rows: Sequence[Row], head: Head) -> Winner:
 def _read_state(
     session: Session, head: Head, staged: Staged
 ) -> tuple[Protocol, Metadata]:
-    params = {"name": head.name, "version": staged.reads.version}
-    rows = session.query("load_state", params)
-    if not rows or rows[0][8] is None:
+    try:
+        read = load_head(session, head.name, staged.reads.version)
+    except VersionNotFoundError:
         # Prepared before the table was there: all of it is new to the attempt.
-        return head.protocol, head.metadata
-    read = Head.from_row(rows[0])
+        read = head
     return read.protocol, read.metadata
 
 

@@ -169,9 +169,10 @@ def parse_predicate(
         return parse_sql(filter, schema)
     if not filter:
         return Anything()
+    tuples = _Tuples(schema, partition_columns)
     if all(_is_conjunction(item) for item in filter):
-        return Or(tuple(_parse_conjunction(item, schema) for item in filter))
-    return _parse_conjunction(filter, schema)
+        return Or(tuple(tuples.conjunction(item) for item in filter))
+    return tuples.conjunction(filter)
 
 
 def find_column(path: Sequence[str], schema: Schema) -> Column | None:
@@ -217,53 +218,64 @@ def _is_conjunction(item: Any) -> bool:
     return isinstance(item, list | tuple) and not (item and isinstance(item[0], str))
 
 
-def _parse_conjunction(filters: Sequence[Any], schema: Schema) -> Predicate:
-    if not filters:
-        raise PredicateError("an empty list of filters; pass none to keep every file")
-    return And(tuple(_parse_tuple(item, schema) for item in filters))
+class _Tuples:
+    """Reads `(column, op, value)` tuples as deltalake does.
 
+    The empty text stands for null; in a text column that doesn't partition the table
+    it is also itself.
+    """
 
-def _parse_tuple(item: Any, schema: Schema) -> Predicate:
-    try:
-        name, op, value = item
-    except (TypeError, ValueError) as error:
-        raise PredicateError(f"{item!r} is not a (column, op, value) tuple") from error
-    column = schema.column(str(name))
-    if column is None:
-        raise _unknown_column(str(name), schema)
-    if op in ("in", "not in"):
-        found = is_in(column, _tuple_literals(column, value))
-        return found if op == "in" else negate(found)
-    if op not in _TUPLE_OPS:
-        allowed = ", ".join([*_TUPLE_OPS, "in", "not in"])
-        raise PredicateError(f"{item!r}: unknown operator {op!r}; use one of {allowed}")
-    return _compare_tuple(column, _TUPLE_OPS[op], _tuple_literal(column, value))
+    def __init__(self, schema: Schema, partition_columns: Sequence[str]) -> None:
+        self._schema = schema
+        self._partitions = {name.lower() for name in partition_columns}
 
+    def conjunction(self, filters: Sequence[Any]) -> Predicate:
+        if not filters:
+            raise PredicateError("an empty list of filters; pass none to keep all")
+        return And(tuple(self._one(item) for item in filters))
 
-def _compare_tuple(column: Column, op: Op, literal: Any) -> Predicate:
-    if literal is not None or op not in (Op.EQ, Op.NE):
-        return compare(column, op, literal)
-    found: Predicate = IsNull(column)
-    if kind_of(column.type) is Kind.TEXT:
-        found = Or((found, Comparison(column, Op.EQ, "")))
-    return found if op is Op.EQ else IsNotNull(column)
+    def _one(self, item: Any) -> Predicate:
+        try:
+            name, op, value = item
+        except (TypeError, ValueError) as error:
+            message = f"{item!r} is not a (column, op, value) tuple"
+            raise PredicateError(message) from error
+        column = self._schema.column(str(name))
+        if column is None:
+            raise _unknown_column(str(name), self._schema)
+        if op in ("in", "not in"):
+            found = is_in(column, self._literals(column, value))
+            return found if op == "in" else negate(found)
+        if op not in _TUPLE_OPS:
+            allowed = ", ".join([*_TUPLE_OPS, "in", "not in"])
+            raise PredicateError(f"unknown operator {op!r}; use one of {allowed}")
+        return self._compare(column, _TUPLE_OPS[op], value)
 
+    def _compare(self, column: Column, op: Op, value: Any) -> Predicate:
+        literal = self._literal(column, value)
+        if literal not in (None, "") or op not in (Op.EQ, Op.NE):
+            return compare(column, op, literal)
+        if op is Op.NE:
+            return IsNotNull(column)
+        found = IsNull(column)
+        return found if literal is None else Or((found, compare(column, op, literal)))
 
-def _tuple_literals(column: Column, values: Any) -> list[Any]:
-    if not isinstance(values, list | tuple | set | frozenset):
-        raise PredicateError(f"{values!r} is not a list of values")
-    return [_tuple_literal(column, value) for value in values]
+    def _literals(self, column: Column, values: Any) -> list[Any]:
+        if not isinstance(values, list | tuple | set | frozenset):
+            raise PredicateError(f"{values!r} is not a list of values")
+        return [self._literal(column, value) for value in values]
 
-
-def _tuple_literal(column: Column, value: Any) -> Any:
-    """The value as its column's type; null for the empty text."""
-    if value is None or value == "":
-        return None
-    kind = kind_of(column.type)
-    literal = _as_text(value) if kind is Kind.TEXT else value
-    if kind is not None and coerce(literal, column.type) is None:
-        raise PredicateError(f"{value!r} can't be compared with {column.type} columns")
-    return literal
+    def _literal(self, column: Column, value: Any) -> Any:
+        kind = kind_of(column.type)
+        text = kind is Kind.TEXT
+        if value == "" and text and column.path[0].lower() not in self._partitions:
+            return value
+        if value is None or value == "":
+            return None
+        literal = _as_text(value) if text else value
+        if kind is not None and coerce(literal, column.type) is None:
+            raise PredicateError(f"{value!r} can't be compared with a {column.type}")
+        return literal
 
 
 def _as_text(value: Any) -> str | None:

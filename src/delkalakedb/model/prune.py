@@ -6,7 +6,6 @@ out on such a column, while a range with an upper limit does.
 """
 
 import math
-import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -341,13 +340,7 @@ def _range_driver(
 
 def _range(column: Column, lo: Value | None, hi: Value | None) -> Range:
     low = None if lo is None else round_down(lo)
-    high = None if hi is None else round_up(hi)
-    # Infinity less infinity is NaN: a limit that is added to must be finite.
-    return Range(
-        column,
-        sys.float_info.max if low == math.inf else low,
-        -sys.float_info.max if high == -math.inf else high,
-    )
+    return Range(column, low, None if hi is None else round_up(hi))
 
 
 def _rank(driver: Driver, partitioning: _Partitioning) -> tuple[int, int, int]:

@@ -178,11 +178,11 @@ def _number_class(lo: float, hi: float) -> int:
     width = hi - lo
     if width == 0.0:
         return 0
+    # The next double: the difference may have been rounded down.
+    width = math.nextafter(width, math.inf)
     if not width < math.inf:
         return UNBOUNDED
-    # The next double: the difference may have been rounded down.
-    _, exponent = math.frexp(math.nextafter(width, math.inf))
-    half = (exponent + 1) // 2
+    half = (math.frexp(width)[1] + 1) // 2
     return half + _SHIFT if half < 512 else UNBOUNDED
 
 

@@ -1,5 +1,7 @@
 """The stand-in for deltalake's `RawDeltaTable` that answers from SQL."""
 
+from functools import reduce
+from operator import and_
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
@@ -7,9 +9,11 @@ from urllib.parse import unquote
 import deltalake
 import msgspec
 import pyarrow as pa
+import pyarrow.dataset as ds
 
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.model.actions import known
+from delkalakedb.model.partition import parse_partition_value
 
 __all__ = ["SqlRawTable"]
 
@@ -88,11 +92,41 @@ class SqlRawTable:
     def dataset_partitions(
         self, schema: pa.Schema, predicate: Any = None
     ) -> list[tuple[str, Any]]:
-        """The files for a pyarrow dataset."""
-        return [(path, None) for path in self._paths(predicate)]
+        """The files for a pyarrow dataset, each with its partition's values."""
+        table = self._snapshot.table
+        types = {field.name: field.type for field in table.schema.fields}
+        columns = [
+            (name, types[name], schema.field(name).type)
+            for name in table.partition_columns
+        ]
+        files = self._files(predicate)
+        return [
+            (unquote(path), _partition(msgspec.json.decode(values), columns))
+            for path, values in zip(
+                files["path"].to_pylist(),
+                files["partition_values"].to_pylist(),
+                strict=True,
+            )
+        ]
 
     def _paths(self, predicate: Any) -> list[str]:
         return [unquote(path) for path in self._files(predicate)["path"].to_pylist()]
 
     def _files(self, predicate: Any = None) -> pa.Table:
         return self._snapshot.files(predicate).read_all()
+
+
+def _partition(
+    values: dict[str, str | None], columns: list[tuple[str, str, pa.DataType]]
+) -> ds.Expression | None:
+    """The condition that a file's rows meet, from which their values are read."""
+    conditions = []
+    for name, kind, arrow_type in columns:
+        value = parse_partition_value(values.get(name), kind)
+        column = ds.field(name)
+        conditions.append(
+            column.is_null()
+            if value is None
+            else column == pa.scalar(value, arrow_type)
+        )
+    return reduce(and_, conditions) if conditions else None

@@ -1,19 +1,12 @@
 -- What DuckDB says differently.
 
--- name: lock_tables
--- The heads in id order; the process holds the only write lock there is.
-SELECT table_id, name FROM dl_tables
-WHERE name IN (SELECT unnest(from_json(:names, '["VARCHAR"]')))
-ORDER BY table_id
-
 -- name: load_files_at_paths
 -- The files at given paths that are live, or were at a version.
 SELECT
     f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
     f.base_row_id, f.default_row_commit_version
-FROM dl_tables t
-JOIN dl_files f ON f.table_id = t.table_id
-WHERE t.name = :name
+FROM dl_files f
+WHERE f.table_id = :table_id
     AND (f.removed_version IS NULL OR f.removed_version > :after)
     AND f.path_hash IN (SELECT unnest(from_json(:hashes, '["BIGINT"]')))
 

@@ -16,9 +16,8 @@ FOR UPDATE
 SELECT
     f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
     f.base_row_id, f.default_row_commit_version
-FROM dl_tables t
-JOIN dl_files f ON f.table_id = t.table_id
-WHERE t.name = :name
+FROM dl_files f
+WHERE f.table_id = :table_id
     AND (f.removed_version IS NULL OR f.removed_version > :after)
     AND f.path_hash = ANY (
         SELECT CAST(json_array_elements_text(CAST(:hashes AS JSON)) AS BIGINT)

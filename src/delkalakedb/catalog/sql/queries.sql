@@ -10,48 +10,32 @@ SELECT max(version) FROM dl_schema_versions
 INSERT INTO dl_schema_versions (version, applied_at_ms, client)
 VALUES (:version, :applied_at_ms, :client)
 
--- name: load_state
+-- name: load_head
 -- Everything that opening a table needs, at its latest or a given version.
 SELECT
     t.table_id, t.name, t.location, t.created_at_ms,
-    t.current_version, t.first_version, t.next_file, t.next_column,
+    t.current_version, t.first_version, t.next_file,
     v.version, v.timestamp_ms, v.num_files, v.size_bytes,
-    v.metadata_version, v.protocol_version, m.action, p.action
+    v.metadata_version, v.protocol_version, t.stat_columns,
+    t.metadata_version, t.metadata, t.protocol_version, t.protocol
 FROM dl_tables t
 LEFT JOIN dl_table_versions v
     ON v.table_id = t.table_id
     AND v.version = COALESCE(CAST(:version AS BIGINT), t.current_version)
-LEFT JOIN dl_metadata m
-    ON m.table_id = v.table_id AND m.version = v.metadata_version
-LEFT JOIN dl_protocols p
-    ON p.table_id = v.table_id AND p.version = v.protocol_version
 WHERE t.name = :name
 
--- name: load_states
+-- name: load_heads
 -- The latest state of every table of the catalog, by name.
 SELECT
     t.table_id, t.name, t.location, t.created_at_ms,
-    t.current_version, t.first_version, t.next_file, t.next_column,
+    t.current_version, t.first_version, t.next_file,
     v.version, v.timestamp_ms, v.num_files, v.size_bytes,
-    v.metadata_version, v.protocol_version, m.action, p.action
+    v.metadata_version, v.protocol_version, t.stat_columns,
+    t.metadata_version, t.metadata, t.protocol_version, t.protocol
 FROM dl_tables t
 JOIN dl_table_versions v
     ON v.table_id = t.table_id AND v.version = t.current_version
-JOIN dl_metadata m
-    ON m.table_id = v.table_id AND m.version = v.metadata_version
-JOIN dl_protocols p
-    ON p.table_id = v.table_id AND p.version = v.protocol_version
 ORDER BY t.name
-
--- name: lock_catalog
--- Serialise the creation of tables; engines that lock the whole database need nothing.
-SELECT 1
-
--- name: lock_tables
--- Take the head rows in id order, so that two writers never wait for each other.
-SELECT table_id, name FROM dl_tables
-WHERE name IN (SELECT value FROM json_each(:names))
-ORDER BY table_id
 
 -- name: find_location
 -- The table that lies at a location.
@@ -82,11 +66,10 @@ ORDER BY t.table_id, v.version
 -- The commits since a read version, as far as the conflict rules look at all of them.
 SELECT
     v.version, v.operation, v.is_blind_append, m.action, p.action
-FROM dl_tables t
-JOIN dl_table_versions v ON v.table_id = t.table_id AND v.version > :after
+FROM dl_table_versions v
 LEFT JOIN dl_metadata m ON m.table_id = v.table_id AND m.version = v.version
 LEFT JOIN dl_protocols p ON p.table_id = v.table_id AND p.version = v.version
-WHERE t.name = :name
+WHERE v.table_id = :table_id AND v.version > :after
 ORDER BY v.version
 
 -- name: load_txns_since
@@ -118,9 +101,15 @@ ORDER BY version DESC
 LIMIT 1
 
 -- name: load_applied
--- The version in which an application's transaction, or a later one, was ratified.
+-- The version since when an application is at a transaction or past it, if it is.
 SELECT version FROM dl_txns
-WHERE table_id = :table_id AND app_id = :app_id AND txn_version >= :txn
+WHERE table_id = :table_id AND app_id = :app_id AND version > COALESCE(
+    (
+        SELECT max(version) FROM dl_txns
+        WHERE table_id = :table_id AND app_id = :app_id AND txn_version < :txn
+    ),
+    -1
+)
 ORDER BY version
 LIMIT 1
 
@@ -145,27 +134,17 @@ LIMIT 1
 SELECT
     f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
     f.base_row_id, f.default_row_commit_version
-FROM dl_tables t
-JOIN dl_files f ON f.table_id = t.table_id
-WHERE t.name = :name
+FROM dl_files f
+WHERE f.table_id = :table_id
     AND (f.removed_version IS NULL OR f.removed_version > :after)
     AND f.path_hash IN (SELECT value FROM json_each(:hashes))
 
--- name: load_stat_columns
--- The columns whose bounds are, or were, indexed, with the width classes in use.
-SELECT s.column_id, s.name, s.unit, s.since_version, s.until_version, c.class
-FROM dl_tables t
-JOIN dl_stat_columns s ON s.table_id = t.table_id
-LEFT JOIN dl_stat_classes c ON c.column_id = s.column_id
-WHERE t.name = :name
-ORDER BY s.column_id, c.class
-
 -- name: insert_table
--- A new table's head row.
+-- A new table's head row, one step before its first version.
 INSERT INTO dl_tables (
-    table_id, name, location, created_at_ms,
-    current_version, first_version, next_file, next_column
-) VALUES (:table_id, :name, :location, :created_at_ms, -1, 0, 0, 0)
+    table_id, name, location, created_at_ms, current_version, first_version, next_file,
+    stat_columns, metadata_version, metadata, protocol_version, protocol
+) VALUES (:table_id, :name, :location, :created_at_ms, -1, 0, 0, '[]', 0, '', 0, '')
 
 -- name: insert_mirror
 -- A new table's place in the outbox.
@@ -174,20 +153,17 @@ VALUES (:table_id, -1, 'pending', 0, 0)
 
 -- name: move_head
 -- The compare-and-set that makes a version true.
-UPDATE dl_tables
-SET current_version = :version, next_file = :next_file, next_column = :next_column
+UPDATE dl_tables SET current_version = :version, next_file = :next_file
 WHERE table_id = :table_id AND current_version = :version - 1
 
--- name: insert_class
--- Note a width class on its first use.
-INSERT INTO dl_stat_classes (column_id, class)
-VALUES (:column_id, :class)
-ON CONFLICT DO NOTHING
-
--- name: retire_stat_column
--- A column that left the schema gets no rows from this version on.
-UPDATE dl_stat_columns SET until_version = :version
-WHERE column_id = :column_id
+-- name: set_state
+-- The parts of the head that few commits change.
+UPDATE dl_tables
+SET
+    stat_columns = :stat_columns,
+    metadata_version = :metadata_version, metadata = :metadata,
+    protocol_version = :protocol_version, protocol = :protocol
+WHERE table_id = :table_id
 
 -- name: remove_files
 -- End the life of named files.

@@ -5,7 +5,9 @@ CREATE TABLE dl_schema_versions (
     CONSTRAINT dl_schema_versions_pk PRIMARY KEY (version)
 );
 
--- The head row of each table: who holds its lock may ratify the next version.
+-- The head row of each table, with the newest metadata and protocol at hand. Who holds
+-- its lock may ratify the next version. `stat_columns` says which columns have their
+-- bounds indexed, since which version, and the width classes of their intervals.
 CREATE TABLE dl_tables (
     table_id BIGINT NOT NULL,
     name TEXT NOT NULL,
@@ -14,7 +16,11 @@ CREATE TABLE dl_tables (
     current_version BIGINT NOT NULL,
     first_version BIGINT NOT NULL,
     next_file BIGINT NOT NULL,
-    next_column BIGINT NOT NULL,
+    stat_columns TEXT NOT NULL,
+    metadata_version BIGINT NOT NULL,
+    metadata TEXT NOT NULL,
+    protocol_version BIGINT NOT NULL,
+    protocol TEXT NOT NULL,
     CONSTRAINT dl_tables_pk PRIMARY KEY (table_id),
     CONSTRAINT dl_tables_name UNIQUE (name),
     CONSTRAINT dl_tables_location UNIQUE (location)
@@ -120,24 +126,6 @@ CREATE TABLE dl_files (
     deletion_timestamp_ms BIGINT,
     remove_data_change BOOLEAN,
     remove_fields TEXT
-);
-
--- Columns whose bounds are indexed. A file added before `since_version` has no rows.
-CREATE TABLE dl_stat_columns (
-    column_id BIGINT NOT NULL,
-    table_id BIGINT NOT NULL,
-    name TEXT NOT NULL,
-    unit TEXT NOT NULL,
-    since_version BIGINT NOT NULL,
-    until_version BIGINT,
-    CONSTRAINT dl_stat_columns_pk PRIMARY KEY (column_id)
-);
-
--- The width classes that a column's intervals fall into: how far a scan must look.
-CREATE TABLE dl_stat_classes (
-    column_id BIGINT NOT NULL,
-    class SMALLINT NOT NULL,
-    CONSTRAINT dl_stat_classes_pk PRIMARY KEY (column_id, class)
 );
 
 CREATE TABLE dl_number_stats (

@@ -5,7 +5,9 @@ CREATE TABLE dl_schema_versions (
     CONSTRAINT dl_schema_versions_pk PRIMARY KEY (version)
 ) STRICT;
 
--- The head row of each table: who holds its lock may ratify the next version.
+-- The head row of each table, with the newest metadata and protocol at hand. Who holds
+-- its lock may ratify the next version. `stat_columns` says which columns have their
+-- bounds indexed, since which version, and the width classes of their intervals.
 CREATE TABLE dl_tables (
     table_id INTEGER NOT NULL,
     name TEXT NOT NULL,
@@ -14,7 +16,11 @@ CREATE TABLE dl_tables (
     current_version INTEGER NOT NULL,
     first_version INTEGER NOT NULL,
     next_file INTEGER NOT NULL,
-    next_column INTEGER NOT NULL,
+    stat_columns TEXT NOT NULL,
+    metadata_version INTEGER NOT NULL,
+    metadata TEXT NOT NULL,
+    protocol_version INTEGER NOT NULL,
+    protocol TEXT NOT NULL,
     CONSTRAINT dl_tables_pk PRIMARY KEY (table_id),
     CONSTRAINT dl_tables_name UNIQUE (name),
     CONSTRAINT dl_tables_location UNIQUE (location)
@@ -136,27 +142,6 @@ CREATE TABLE dl_files (
 CREATE INDEX dl_files_path ON dl_files (table_id, path_hash);
 CREATE INDEX dl_files_added ON dl_files (table_id, added_version);
 CREATE INDEX dl_files_removed ON dl_files (table_id, removed_version);
-
--- Columns whose bounds are indexed. A file added before `since_version` has no rows.
-CREATE TABLE dl_stat_columns (
-    column_id INTEGER NOT NULL,
-    table_id INTEGER NOT NULL,
-    name TEXT NOT NULL,
-    unit TEXT NOT NULL,
-    since_version INTEGER NOT NULL,
-    until_version INTEGER,
-    CONSTRAINT dl_stat_columns_pk PRIMARY KEY (column_id),
-    CONSTRAINT dl_stat_columns_table FOREIGN KEY (table_id)
-        REFERENCES dl_tables (table_id)
-) STRICT;
-CREATE INDEX dl_stat_columns_name ON dl_stat_columns (table_id);
-
--- The width classes that a column's intervals fall into: how far a scan must look.
-CREATE TABLE dl_stat_classes (
-    column_id INTEGER NOT NULL,
-    class INTEGER NOT NULL,
-    CONSTRAINT dl_stat_classes_pk PRIMARY KEY (column_id, class)
-) STRICT, WITHOUT ROWID;
 
 CREATE TABLE dl_number_stats (
     file_id INTEGER NOT NULL,

@@ -1,0 +1,113 @@
+"""What a run has measured: rows to hold against a bar, and times to plot."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engines import ENGINES, Database
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured figure; without a limit it is only reported."""
+
+    bar: str
+    engine: str
+    what: str
+    value: float
+    unit: str
+    limit: str
+    ok: bool | None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One median, for plots and for the record."""
+
+    operation: str
+    who: str
+    files: int
+    value: float
+    unit: str = "s"
+
+
+@dataclass
+class Run:
+    """The measurements of one engine.
+
+    Args:
+        engine: its name.
+        folder: where its databases go.
+        sizes: the tables' sizes in files, in ascending order.
+        delta: the same tables as plain Delta tables, by size.
+        commits: the lengths of two histories to compare.
+        bulk: how many adds a large commit has.
+        ducklake_python: the Python of DuckLake's environment.
+    """
+
+    engine: str
+    folder: Path
+    sizes: tuple[int, ...]
+    delta: Mapping[int, Path]
+    commits: tuple[int, int]
+    bulk: int
+    ducklake_python: str | None
+    rows: list[Row] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def largest(self) -> int:
+        """The size that grows."""
+        return self.sizes[-1]
+
+    @property
+    def peer_size(self) -> int:
+        """The size at which dead files and DuckLake are measured."""
+        return max(n for n in self.sizes if n <= 100_000 or n == self.sizes[0])
+
+    def database(self, label: str) -> Database:
+        """A new database."""
+        return ENGINES[self.engine](self.folder, label)
+
+    def time(self, operation: str, files: int, seconds: float, who: str = "") -> float:
+        """Keep a median, our own unless it is said whose."""
+        who = who or self.engine
+        self.timings.append(Timing(operation, who, files, seconds))
+        return seconds
+
+    def memory(self, operation: str, files: int, peak_bytes: int, who: str) -> None:
+        """Keep a peak of memory."""
+        self.timings.append(Timing(operation, who, files, peak_bytes / 1e6, "MB"))
+
+    def at_most(
+        self, bar: str, what: str, value: float, limit: float | None, unit: str = "x"
+    ) -> None:
+        """A figure that must not exceed a limit."""
+        ok = None if limit is None else value <= limit
+        self._add(bar, what, value, unit, "" if limit is None else f"<= {limit:g}", ok)
+
+    def at_least(
+        self, bar: str, what: str, value: float, limit: float | None, unit: str = "x"
+    ) -> None:
+        """A figure that must reach a limit."""
+        ok = None if limit is None else value >= limit
+        self._add(bar, what, value, unit, "" if limit is None else f">= {limit:g}", ok)
+
+    def report(self, bar: str, what: str, value: float, unit: str) -> None:
+        """A figure without a bar."""
+        self._add(bar, what, value, unit, "", None)
+
+    def _add(
+        self, bar: str, what: str, value: float, unit: str, limit: str, ok: bool | None
+    ) -> None:
+        self.rows.append(Row(bar, self.engine, what, value, unit, limit, ok))
+
+
+def short(files: int) -> str:
+    """A size as the command line writes it."""
+    if files % MILLION == 0:
+        return f"{files // MILLION}m"
+    return f"{files // 1000}k" if files % 1000 == 0 else str(files)

@@ -1,0 +1,159 @@
+"""Measure the catalog against its bars: python benchmarks/catalog.py --help."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import reads
+import tables
+import writes
+from bars import MILLION, Run, short
+from engines import ENGINES, Database, postgres_server
+from report import render, write_json, write_plots
+
+import delkalakedb as dk
+
+_BARS = ("open", "history", "plan", "ducklake", "dead", "list", "commit", "bulk")
+_ALL_BARS = (*_BARS, "writers")
+_HERE = Path(__file__).parent
+_UNITS = {"k": 1000, "m": MILLION}
+
+
+def main() -> int:
+    """Run what was asked for; the exit status says whether every bar was met."""
+    options = _options()
+    options.out.mkdir(parents=True, exist_ok=True)
+    runs: list[Run] = []
+    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
+    try:
+        delta = {n: work / f"delta-{short(n)}" for n in options.sizes}
+        for files, path in delta.items():
+            _step(
+                f"delta, {short(files)} files", lambda: tables.build_delta(path, files)
+            )
+        with postgres_server("postgres" in options.engines):
+            for engine in options.engines:
+                run = _run(options, engine, work / engine, delta)
+                runs.append(run)
+                _measure(run, set(options.bars))
+                shutil.rmtree(run.folder)
+                write_json(runs, options.out / "catalog.json")
+    finally:
+        shutil.rmtree(work)
+    rows = [row for run in runs for row in run.rows]
+    print(render(rows))
+    for run in runs:
+        print(*(f"{run.engine}: {note}" for note in run.notes), sep="\n", end="")
+    for path in write_plots(runs, options.out):
+        _say(str(path))
+    return int(any(row.ok is False for row in rows))
+
+
+def _measure(run: Run, bars: set[str]) -> None:
+    databases = {files: run.database(f"t{short(files)}") for files in run.sizes}
+    for files, database in databases.items():
+        _step(
+            f"{run.engine}, {short(files)} files",
+            lambda f=files, d=database: _build(d, f),
+        )
+    with ExitStack() as stack:
+        catalogs = {
+            files: stack.enter_context(database.connect())
+            for files, database in databases.items()
+        }
+        large, same = catalogs[run.largest], catalogs[run.peer_size]
+        steps: dict[str, Callable[[], None]] = {
+            "open": lambda: reads.measure_open(run, catalogs),
+            "history": lambda: reads.measure_history(run),
+            "plan": lambda: reads.measure_plan(run, catalogs),
+            "ducklake": lambda: reads.measure_ducklake(run, catalogs),
+            "dead": lambda: reads.measure_dead(run, same),
+            "commit": lambda: writes.measure_commit(run, large),
+        }
+        _take(run, bars, steps)
+    steps = {
+        "list": lambda: reads.measure_list(run, databases[run.largest]),
+        "bulk": lambda: writes.measure_bulk(run),
+    }
+    if run.engine == "postgres":
+        steps["writers"] = lambda: writes.measure_writers(run)
+    _take(run, bars, steps)
+
+
+def _take(run: Run, bars: set[str], steps: Mapping[str, Callable[[], None]]) -> None:
+    for name, step in steps.items():
+        if name in bars:
+            _step(f"{run.engine}, {name}", step)
+
+
+def _build(database: Database, files: int) -> None:
+    with database.connect() as catalog:
+        tables.build_catalog(catalog, files)
+    database.settle()
+
+
+def _run(
+    options: argparse.Namespace, engine: str, folder: Path, delta: Mapping[int, Path]
+) -> Run:
+    folder.mkdir()
+    return Run(
+        engine=engine,
+        folder=folder,
+        sizes=options.sizes,
+        delta=delta,
+        commits=(10, 2000 if options.quick else 50_000),
+        bulk=10_000 if options.quick else 100_000,
+        ducklake_python=options.ducklake_python,
+    )
+
+
+def _step(what: str, action: Callable[[], object]) -> None:
+    started = time.monotonic()
+    action()
+    _say(f"{what}: {time.monotonic() - started:.1f} s")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=_sizes, help="default: 1k,10k,100k,1m")
+    parser.add_argument("--engines", type=_among(ENGINES), default=list(ENGINES))
+    parser.add_argument("--bars", type=_among(_ALL_BARS), default=list(_ALL_BARS))
+    parser.add_argument("--quick", action="store_true", help="1k,10k, and less of all")
+    parser.add_argument("--out", type=Path, default=_HERE / "results")
+    parser.add_argument("--work", type=Path, help="where databases go while it runs")
+    parser.add_argument("--ducklake-python", help="see requirements-ducklake.txt")
+    options = parser.parse_args()
+    if options.sizes is None:
+        options.sizes = _sizes("1k,10k" if options.quick else "1k,10k,100k,1m")
+    return options
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_size(part) for part in text.lower().split(",")}))
+
+
+def _size(text: str) -> int:
+    return int(text[:-1]) * _UNITS[text[-1]] if text[-1] in _UNITS else int(text)
+
+
+def _among(known: Mapping[str, object] | tuple[str, ...]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := set(chosen) - set(known):
+            raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(known)}")
+        return chosen
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Several commits in one ratify: all of them or none."""
+
+import pytest
+from actions import (
+    add,
+    check_totals,
+    commit,
+    create,
+    creation,
+    metadata,
+    paths,
+    remove,
+    schema,
+    staged,
+    stats,
+    txn,
+)
+
+from delkalakedb import Catalog
+from delkalakedb.errors import ProtocolError, TableExistsError, TableNotFoundError
+from delkalakedb.model.conflicts import Rule
+from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
+
+A, B = add("a"), add("b")
+
+
+def versions(catalog: Catalog) -> dict[str, int]:
+    return {table.name: table.version for table in catalog.tables()}
+
+
+def test_commits_to_several_tables_are_one_transaction(catalog: Catalog) -> None:
+    catalog.commit(creation("t", A), creation("u", A))
+
+    outcome = catalog.commit(
+        staged(catalog, B, table="u"), staged(catalog, remove(A), table="t")
+    )
+
+    assert [(o.table, o.version) for o in outcome] == [("u", 1), ("t", 1)]
+    (transaction,) = {o.transaction_id for o in outcome if isinstance(o, Committed)}
+    assert {c.transaction_id for n in "tu" for c in catalog.snapshot(n).history(1)} == {
+        transaction
+    }
+    assert (paths(catalog, "t"), paths(catalog, "u")) == ([], ["a", "b"])
+
+
+def test_conflict_of_one_table_leaves_nothing_of_the_others(catalog: Catalog) -> None:
+    catalog.commit(creation("t", A), creation("u", A))
+    commit(catalog, remove(A), table="u")
+
+    outcome = catalog.ratify(
+        staged(catalog, B, metadata(schema(y="long")), txn("app", 1), table="t"),
+        creation("new", A),
+        staged(catalog, remove(A), table="u", version=0),
+    )
+
+    assert isinstance(outcome, Conflicted)
+    assert (outcome.table, outcome.rule) == ("u", Rule.CONCURRENT_DELETE_DELETE)
+    assert versions(catalog) == {"t": 0, "u": 1}
+    assert paths(catalog, "t") == ["a"]
+    assert catalog.snapshot("t").metadata == metadata()
+    assert catalog.snapshot("t").txn_version("app") is None
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        (Staged("nope", [A]), TableNotFoundError),
+        (creation("u"), TableExistsError),
+        (creation("v", location="/nowhere/u"), TableExistsError),
+        (Staged("u", [add("")]), ProtocolError),
+    ],
+)
+def test_error_of_one_table_leaves_nothing_of_the_others(
+    catalog: Catalog, broken: Staged, error: type[Exception]
+) -> None:
+    catalog.commit(creation("t", A), creation("u", A))
+
+    with pytest.raises(error):
+        catalog.commit(staged(catalog, B, table="t"), broken)
+    assert versions(catalog) == {"t": 0, "u": 0}
+    assert paths(catalog, "t") == ["a"]
+
+
+def test_commits_to_one_table_become_consecutive_versions(catalog: Catalog) -> None:
+    create(catalog, "t", A)
+
+    outcome = catalog.commit(
+        staged(catalog, B),
+        staged(catalog, remove(A)),
+        staged(catalog, remove(B), add("c", size=1)),
+    )
+
+    assert [o.version for o in outcome] == [1, 2, 3]
+    found = [paths(catalog, version=v) for v in range(4)]
+    assert found == [["a"], ["a", "b"], ["b"], ["c"]]
+    for version in range(4):
+        check_totals(catalog, version=version)
+
+
+def test_table_is_created_and_written_in_one_transaction(catalog: Catalog) -> None:
+    outcome = catalog.commit(
+        creation("t", A), Staged("t", [B]), Staged("t", [remove(A)])
+    )
+
+    assert [o.version for o in outcome] == [0, 1, 2]
+    assert paths(catalog) == ["b"]
+    check_totals(catalog)
+
+
+def test_own_earlier_commit_is_no_conflict(catalog: Catalog) -> None:
+    create(catalog, "t", A)
+
+    outcome = catalog.commit(
+        staged(catalog, metadata(schema(y="long"))),
+        staged(catalog, B, whole_table=True),
+    )
+
+    assert [o.version for o in outcome] == [1, 2]
+
+
+def test_overwrite_after_an_own_append_removes_that_too(catalog: Catalog) -> None:
+    create(catalog, "t", A)
+
+    *_, last = catalog.commit(
+        staged(catalog, B), staged(catalog, add("c"), remove_all=True)
+    )
+
+    assert isinstance(last, Committed)
+    assert last.num_removed_files == 2
+    assert paths(catalog) == ["c"]
+    check_totals(catalog)
+
+
+def test_remove_of_what_an_own_commit_removed_is_refused(catalog: Catalog) -> None:
+    create(catalog, "t", A)
+
+    outcome = catalog.ratify(staged(catalog, remove(A)), staged(catalog, remove(A)))
+
+    assert isinstance(outcome, Conflicted)
+    assert outcome.rule == Rule.REMOVE_NOT_LIVE
+    assert versions(catalog) == {"t": 0}
+
+
+def test_column_of_an_own_earlier_commit_is_planned_by(catalog: Catalog) -> None:
+    create(catalog, "t", meta=metadata(schema(x="long")))
+
+    catalog.commit(
+        staged(catalog, metadata(schema(x="long", y="long"))),
+        staged(catalog, add("low", stats=stats(1, y=(1, 1, 0)))),
+        staged(catalog, add("high", stats=stats(1, y=(9, 9, 0)))),
+    )
+
+    found = catalog.snapshot("t").files("y > 5").read_all()
+    assert found["path"].to_pylist() == ["high"]
+
+
+def test_replay_of_a_whole_transaction_is_skipped(catalog: Catalog) -> None:
+    catalog.commit(creation("t"), creation("u"))
+    apps = frozenset({"app"})
+    both = [
+        staged(catalog, A, txn("app", 1), table=name, app_ids=apps) for name in "tu"
+    ]
+    catalog.commit(*both)
+
+    assert catalog.commit(*both) == (Skipped("t", 1, "app"), Skipped("u", 1, "app"))
+    assert versions(catalog) == {"t": 1, "u": 1}
+
+
+def test_nothing_staged_is_nothing_committed(catalog: Catalog) -> None:
+    create(catalog)
+
+    assert catalog.commit() == ()
+    assert versions(catalog) == {"t": 0}
