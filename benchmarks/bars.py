@@ -100,6 +100,10 @@ class Run:
         """A figure without a bar."""
         self._add(bar, what, value, unit, "", None)
 
+    def failed(self, bar: str, error: Exception) -> None:
+        """A bar that could not be measured."""
+        self._add(bar, f"{type(error).__name__}: {error}"[:80], 0, "", "", ok=False)
+
     def _add(
         self, bar: str, what: str, value: float, unit: str, limit: str, ok: bool | None
     ) -> None:

@@ -5,6 +5,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,10 +17,17 @@ from bars import MILLION, Run, short
 from engines import ENGINES, Database, postgres_server
 from report import render, write_json, write_plots
 
-import delkalakedb as dk
-
-_BARS = ("open", "history", "plan", "ducklake", "dead", "list", "commit", "bulk")
-_ALL_BARS = (*_BARS, "writers")
+_BARS = (
+    "open",
+    "history",
+    "plan",
+    "ducklake",
+    "dead",
+    "list",
+    "commit",
+    "bulk",
+    "writers",
+)
 _HERE = Path(__file__).parent
 _UNITS = {"k": 1000, "m": MILLION}
 
@@ -33,9 +41,7 @@ def main() -> int:
     try:
         delta = {n: work / f"delta-{short(n)}" for n in options.sizes}
         for files, path in delta.items():
-            _step(
-                f"delta, {short(files)} files", lambda: tables.build_delta(path, files)
-            )
+            _step(f"delta, {short(files)} files", tables.build_delta, path, files)
         with postgres_server("postgres" in options.engines):
             for engine in options.engines:
                 run = _run(options, engine, work / engine, delta)
@@ -57,27 +63,24 @@ def main() -> int:
 def _measure(run: Run, bars: set[str]) -> None:
     databases = {files: run.database(f"t{short(files)}") for files in run.sizes}
     for files, database in databases.items():
-        _step(
-            f"{run.engine}, {short(files)} files",
-            lambda f=files, d=database: _build(d, f),
-        )
+        _step(f"{run.engine}, {short(files)} files", _build, database, files)
     with ExitStack() as stack:
         catalogs = {
             files: stack.enter_context(database.connect())
             for files, database in databases.items()
         }
-        large, same = catalogs[run.largest], catalogs[run.peer_size]
         steps: dict[str, Callable[[], None]] = {
             "open": lambda: reads.measure_open(run, catalogs),
             "history": lambda: reads.measure_history(run),
             "plan": lambda: reads.measure_plan(run, catalogs),
             "ducklake": lambda: reads.measure_ducklake(run, catalogs),
-            "dead": lambda: reads.measure_dead(run, same),
-            "commit": lambda: writes.measure_commit(run, large),
+            "dead": lambda: reads.measure_dead(run, catalogs[run.peer_size]),
         }
         _take(run, bars, steps)
     steps = {
+        # In processes of their own: a DuckDB file is open in one at a time.
         "list": lambda: reads.measure_list(run, databases[run.largest]),
+        "commit": lambda: writes.measure_commit(run, databases[run.largest]),
         "bulk": lambda: writes.measure_bulk(run),
     }
     if run.engine == "postgres":
@@ -88,7 +91,12 @@ def _measure(run: Run, bars: set[str]) -> None:
 def _take(run: Run, bars: set[str], steps: Mapping[str, Callable[[], None]]) -> None:
     for name, step in steps.items():
         if name in bars:
-            _step(f"{run.engine}, {name}", step)
+            try:
+                _step(f"{run.engine}, {name}", step)
+            except Exception as error:
+                # The other bars still count.
+                traceback.print_exc()
+                run.failed(name, error)
 
 
 def _build(database: Database, files: int) -> None:
@@ -106,15 +114,15 @@ def _run(
         folder=folder,
         sizes=options.sizes,
         delta=delta,
-        commits=(10, 2000 if options.quick else 50_000),
+        commits=(10, options.commits or (1000 if options.quick else 50_000)),
         bulk=10_000 if options.quick else 100_000,
         ducklake_python=options.ducklake_python,
     )
 
 
-def _step(what: str, action: Callable[[], object]) -> None:
+def _step(what: str, action: Callable[..., object], *arguments: object) -> None:
     started = time.monotonic()
-    action()
+    action(*arguments)
     _say(f"{what}: {time.monotonic() - started:.1f} s")
 
 
@@ -126,7 +134,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=_sizes, help="default: 1k,10k,100k,1m")
     parser.add_argument("--engines", type=_among(ENGINES), default=list(ENGINES))
-    parser.add_argument("--bars", type=_among(_ALL_BARS), default=list(_ALL_BARS))
+    parser.add_argument("--bars", type=_among(_BARS), default=list(_BARS))
+    parser.add_argument("--commits", type=int, help="of a long history; default: 50000")
     parser.add_argument("--quick", action="store_true", help="1k,10k, and less of all")
     parser.add_argument("--out", type=Path, default=_HERE / "results")
     parser.add_argument("--work", type=Path, help="where databases go while it runs")

@@ -28,7 +28,7 @@ _COUNTS = pa.struct([(field.name, pa.int64()) for field in _STATS])
 _STATS_SCHEMA = pa.schema(
     [("nullCount", _COUNTS), ("minValues", _STATS), ("maxValues", _STATS)]
 )
-_PARTITION_SCHEMA = pa.schema([("day", pa.date32())])
+_PARTITION_SCHEMA = pa.schema([("day", pa.string())])
 _COLUMNS = ["path", "size_bytes", "modification_time_ms", "num_records"]
 
 
@@ -111,10 +111,11 @@ def _typed(batches: pa.RecordBatchReader) -> pa.Table:
 def _typed_batch(batch: pa.RecordBatch) -> pa.Table:
     stats = _parsed(batch.column("stats"), _STATS_SCHEMA)
     partition = _parsed(batch.column("partition_values"), _PARTITION_SCHEMA)
+    days = partition.cast(pa.schema([("day", pa.date32())])).to_struct_array()
     table = pa.Table.from_batches([batch.select(_COLUMNS)])
     for name in _STATS_SCHEMA.names:
         table = table.append_column(name, stats.column(name))
-    return table.append_column("partition", partition.to_struct_array())
+    return table.append_column("partition", days)
 
 
 def _parsed(texts: pa.Array, schema: pa.Schema) -> pa.Table:

@@ -10,7 +10,9 @@ import json
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 from duckdb_extensions import import_extension
@@ -29,15 +31,17 @@ _TYPES = {"sqlite": "(TYPE sqlite)", "postgres": "(TYPE postgres)"}
 class Worker:
     """One attached DuckLake."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._connection = duckdb.connect()
         self._connection.execute("SET TimeZone = 'UTC'")
-        self._matching = {}
+        self._matching: dict[str, list[str]] = {}
         for name in _EXTENSIONS:
             import_extension(name, con=self._connection)
             self._connection.execute(f"LOAD {name}")
 
-    def build(self, attach, data, files, wheres):
+    def build(
+        self, attach: str, data: str, files: str, wheres: list[str]
+    ) -> dict[str, Any]:
         """A table with the files of a Parquet file that lists them."""
         self._attach(attach, f"DATA_PATH '{data}', ")
         columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
@@ -54,7 +58,7 @@ class Worker:
         self._attach(attach)
         return {}
 
-    def plan(self, where):
+    def plan(self, where: str) -> dict[str, Any]:
         """The seconds of a pruned query, and of a scan of the files it must read."""
         started = time.perf_counter()
         ((found,),) = self._run(f"SELECT count(*) FROM lake.events WHERE {where}")
@@ -69,11 +73,11 @@ class Worker:
             "files": found,
         }
 
-    def _attach(self, attach, options=""):
+    def _attach(self, attach: str, options: str = "") -> None:
         options = f"{options}DATA_INLINING_ROW_LIMIT 0"
         self._run(f"ATTACH 'ducklake:{attach}' AS lake ({options})")
 
-    def _write_files(self, data, where):
+    def _write_files(self, data: str, where: str) -> list[str]:
         rows = self._run(
             "SELECT number, path, day, id_min, ts_min, amount_min, city_min FROM f "
             f"WHERE {_on_bounds(where)}"
@@ -89,7 +93,7 @@ class Worker:
             paths.append(str(target))
         return paths
 
-    def _write_file(self, target, values):
+    def _write_file(self, target: Path, values: list[str]) -> None:
         day, *others = values
         row = dict(zip(_COLUMNS, (others[0], day, *others[1:]), strict=True))
         items = ", ".join(
@@ -101,7 +105,7 @@ class Worker:
             f"COPY (SELECT {items}) TO '{target}' (FORMAT parquet, FIELD_IDS {{{ids}}})"
         )
 
-    def _insert(self, attach):
+    def _insert(self, attach: str) -> None:
         kind, _, where = attach.partition(":")
         self._run(f"ATTACH '{where or attach}' AS meta {_TYPES.get(kind, '')}")
         schema = "meta.public" if kind == "postgres" else "meta"
@@ -111,18 +115,18 @@ class Worker:
         self._run("COMMIT")
         self._run("DETACH meta")
 
-    def _run(self, statement):
+    def _run(self, statement: str) -> list[tuple[Any, ...]]:
         return self._connection.execute(statement).fetchall()
 
 
-def _on_bounds(where):
+def _on_bounds(where: str) -> str:
     if where.startswith("day"):
         return where
     _, _, low, _, high = where.split()
     return f"CAST(id_max AS BIGINT) >= {low} AND CAST(id_min AS BIGINT) <= {high}"
 
 
-def _inserts(schema):
+def _inserts(schema: str) -> Iterator[str]:
     yield f"""
         INSERT INTO {schema}.ducklake_data_file (
             data_file_id, table_id, begin_snapshot, path, path_is_relative,
@@ -182,7 +186,7 @@ def _inserts(schema):
     """
 
 
-def main():
+def main() -> None:
     """Answer until the input ends."""
     worker = Worker()
     for line in sys.stdin:

@@ -65,6 +65,7 @@ class Database(ABC):
 
     def settle(self) -> None:
         """What the engine would do by itself some time after a bulk load."""
+        return
 
     def connect(self) -> dk.Catalog:
         """The catalog in this database."""
@@ -104,7 +105,8 @@ class SqliteDatabase(Database):
     def dump(self, least: int) -> Rows:
         with self._opened() as connection:
             names = connection.execute(
-                "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'dl_*'"
+                "SELECT name FROM sqlite_master "
+                "WHERE type = 'table' AND name GLOB 'dl_*'"
             )
             found = {n: connection.execute(f"SELECT * FROM {n}") for (n,) in names}
             rows = {name: cursor.fetchall() for name, cursor in found.items()}

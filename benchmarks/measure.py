@@ -6,6 +6,7 @@ moment of the machine falls on all of them; what counts is the median.
 
 import gc
 import json
+import random
 import resource
 import statistics
 import subprocess
@@ -55,6 +56,7 @@ def medians(
         warm: rounds before the first that counts.
     """
     times: dict[K, list[float]] = {name: [] for name in cases}
+    order = random.Random(0)
     with _no_garbage_collection():
         for _ in range(warm):
             for case in cases.values():
@@ -63,14 +65,10 @@ def medians(
         for done in range(most):
             if done >= least and time.monotonic() > deadline:
                 break
-            for name in _turned(list(cases), done):
+            # Shuffled: a case must not always suffer from the one before it.
+            for name in order.sample(list(cases), len(cases)):
                 times[name].append(cases[name]())
     return {name: statistics.median(found) for name, found in times.items()}
-
-
-def _turned(names: list[K], by: int) -> list[K]:
-    by %= len(names)
-    return names[by:] + names[:by]
 
 
 @contextmanager

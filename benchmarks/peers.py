@@ -1,4 +1,4 @@
-"""The libraries to compare with: deltalake, and DuckLake in an environment of its own."""
+"""The peers: deltalake, and DuckLake in an environment of its own."""
 
 import json
 import subprocess
@@ -60,7 +60,7 @@ class DuckLake:
         def case() -> float:
             answer = self._ask("plan", where=query.where)
             assert answer["files"] == query.matches, (query, answer)
-            return max(0.0, answer["query_s"] - answer["scan_s"])
+            return float(max(0.0, answer["query_s"] - answer["scan_s"]))
 
         return case
 

@@ -1,7 +1,8 @@
 """Opening, time travel, planning and listing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import tables
@@ -18,8 +19,6 @@ _DUCKLAKE_FASTER = {100_000: 10}
 _LIST_FASTER = {"sqlite": 1, "duckdb": 2, "postgres": 2}
 _FLAT = 1.5
 _PLAN_FLAT = 3
-# deltalake's times are long and steady.
-_PEER = {"budget_s": 3.0, "most": 20, "warm": 1}
 _Key = tuple[object, ...]
 
 
@@ -32,7 +31,7 @@ def open_table(catalog: dk.Catalog, version: int | None = None) -> object:
 def plan(catalog: dk.Catalog, query: tables.Query, version: int | None = None) -> int:
     """Open a table and list the files that may match."""
     snapshot = catalog.snapshot(tables.NAME, version)
-    return snapshot.files(query.where).read_all().num_rows
+    return int(snapshot.files(query.where).read_all().num_rows)
 
 
 def measure_open(run: Run, catalogs: Mapping[int, dk.Catalog]) -> None:
@@ -46,7 +45,7 @@ def measure_open(run: Run, catalogs: Mapping[int, dk.Catalog]) -> None:
     trips = count_round_trips(catalogs[last], lambda: open_table(catalogs[last]))
     run.at_most("open", "round trips", trips, 1, "")
     for files in run.sizes:
-        peer = medians({"": delta_open(run.delta[files])}, **_PEER)[""]
+        peer = _peer_median(delta_open(run.delta[files]))
         run.time("open", files, peer, "deltalake")
         what = f"{short(files)} files, deltalake / ours"
         ratio = peer / found["open", files]
@@ -76,7 +75,7 @@ def measure_history(run: Run) -> None:
 
 def measure_plan(run: Run, catalogs: Mapping[int, dk.Catalog]) -> None:
     """Selective plans at every size, at the latest version and the middle one."""
-    base = 10_000 if 10_000 in run.sizes else run.sizes[0]
+    base = 10_000 if 10_000 in run.sizes[:-1] else run.sizes[0]
     for i in range(len(tables.queries(base))):
         _measure_query(run, catalogs, i, base)
 
@@ -91,15 +90,15 @@ def _measure_query(
     for files, catalog in catalogs.items():
         query = asked[files]
         assert plan(catalog, query) == query.matches, (query, plan(catalog, query))
-        cases[latest, files] = _plan_case(catalog, query)
-        cases[half, files] = _plan_case(catalog, query, _half(catalog))
+        cases[latest, files] = _plan_case(query, catalog)
+        cases[half, files] = _plan_case(query, catalog, _half(catalog))
     found = _medians(run, cases)
     last = run.largest
     ratio = found[latest, last] / found[latest, base]
     what = f"{label}: {short(last)} / {short(base)} files"
     run.at_most("selective plan", what, ratio, _PLAN_FLAT)
     for files in run.sizes:
-        peer = medians({"": delta_plan(run.delta[files], asked[files])}, **_PEER)[""]
+        peer = _peer_median(delta_plan(run.delta[files], asked[files]))
         run.time(latest, files, peer, "deltalake")
         what = f"{label}: {short(files)} files, deltalake / ours"
         ratio = peer / found[latest, files]
@@ -117,7 +116,7 @@ def measure_ducklake(run: Run, catalogs: Mapping[int, dk.Catalog]) -> None:
     files = run.peer_size
     with DuckLake(run.ducklake_python, run.database("ducklake"), files) as lake:
         for query in tables.queries(files):
-            ours = _plan_case(catalogs[files], query)
+            ours = _plan_case(query, catalogs[files])
             found = medians({"ours": ours, "ducklake": lake.plan(query)}, most=50)
             operation = f"plan a {query.label}"
             run.time(operation, files, found["ducklake"], f"DuckLake on {run.engine}")
@@ -128,28 +127,39 @@ def measure_ducklake(run: Run, catalogs: Mapping[int, dk.Catalog]) -> None:
 
 def measure_dead(run: Run, clean: dk.Catalog) -> None:
     """Opening and planning with ten dead files for each live one."""
-    files, database = run.peer_size, run.database("dead")
+    database = run.database("dead")
     with database.connect() as dead:
-        tables.build_dead(dead, files)
+        tables.build_dead(dead, run.peer_size)
         database.settle()
-        cases: dict[_Key, Case] = {}
-        for where, catalog in (("clean", clean), ("dead", dead)):
-            cases["open", where] = _open_case(catalog)
-            cases["open", f"{where} N/2"] = _open_case(catalog, _half(catalog))
-            for query in tables.queries(files):
-                assert plan(catalog, query) == query.matches, (where, query)
-                cases[query.label, where] = _plan_case(catalog, query)
-                cases[query.label, f"{where} N/2"] = _plan_case(
-                    catalog, query, _half(catalog)
-                )
-        found = medians(cases, budget_s=10)
-    for operation in dict.fromkeys(key[0] for key in cases):
-        what = f"{operation}: with / without, {short(files)} live"
-        ratio = found[operation, "dead"] / found[operation, "clean"]
-        run.at_most("10 dead per live", what, ratio, _FLAT)
-        what = f"{operation}: at N/2 / latest, {short(files)} live"
-        ratio = found[operation, "dead N/2"] / found[operation, "dead"]
-        run.at_most("10 dead per live", what, ratio, _FLAT)
+        _compare_dead(run, "open", _open_case, clean, dead)
+        for query in tables.queries(run.peer_size):
+            for catalog in (clean, dead):
+                assert plan(catalog, query) == query.matches, query
+            case = partial(_plan_case, query)
+            _compare_dead(run, f"plan a {query.label}", case, clean, dead)
+
+
+def _compare_dead(
+    run: Run,
+    operation: str,
+    case: Callable[..., Case],
+    clean: dk.Catalog,
+    dead: dk.Catalog,
+) -> None:
+    found = medians(
+        {
+            "clean": case(clean),
+            "dead": case(dead),
+            "half": case(dead, _half(dead)),
+        }
+    )
+    files = run.peer_size
+    run.time(f"{operation} with dead files", files, found["dead"])
+    run.time(f"{operation} at N/2 with dead files", files, found["half"])
+    what = f"{operation}: with / without, {short(files)} live"
+    run.at_most("10 dead per live", what, found["dead"] / found["clean"], _FLAT)
+    what = f"{operation}: at N/2 / latest, {short(files)} live"
+    run.at_most("10 dead per live", what, found["half"] / found["dead"], _FLAT)
 
 
 def measure_list(run: Run, database: Database) -> None:
@@ -183,9 +193,13 @@ def _open_case(catalog: dk.Catalog, version: int | None = None) -> Case:
 
 
 def _plan_case(
-    catalog: dk.Catalog, query: tables.Query, version: int | None = None
+    query: tables.Query, catalog: dk.Catalog, version: int | None = None
 ) -> Case:
     return timed(lambda: plan(catalog, query, version))
+
+
+def _peer_median(case: Case) -> float:
+    return medians({"": case}, budget_s=3, most=20, warm=1)[""]
 
 
 def _half(catalog: dk.Catalog) -> int:

@@ -24,7 +24,7 @@ _BARS = (
 def render(rows: Iterable[Row]) -> str:
     """The rows as text, those of a bar together."""
     ordered = sorted(rows, key=_order([row.bar for row in rows]))
-    header = ("bar", "engine", "what", "measured", "bar", "")
+    header = ("bar", "engine", "what", "measured", "must be", "")
     cells = [header, *(_cells(row) for row in ordered)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(header))]
     return "\n".join(

@@ -7,6 +7,7 @@ from typing import Any
 
 import tables
 from bars import MILLION, Run, short
+from engines import Database
 from measure import Case, medians, start_child
 
 import delkalakedb as dk
@@ -21,9 +22,9 @@ _WRITERS = 8
 _WRITING_S = 5
 
 
-def measure_commit(run: Run, large: dk.Catalog) -> None:
+def measure_commit(run: Run, database: Database) -> None:
     """One add a commit, beside a bare durable commit on the same disk."""
-    with run.database("small").connect() as small:
+    with run.database("small").connect() as small, database.connect() as large:
         tables.build_catalog(small, SMALL)
         cases = {
             "bare": run.database("bare").bare_commit(),

@@ -8,9 +8,9 @@ from pathlib import Path
 import psycopg
 import pytest
 from hypothesis import settings
-from postgres import Server
 
 import delkalakedb as dk
+from postgres import Server
 
 ENGINES = ("sqlite", "duckdb", "postgres")
 _URL = "DELKALAKEDB_TEST_PG_URL"

@@ -101,7 +101,10 @@ class Server:
     def kill(self) -> None:
         """SIGKILL the server and all its children."""
         assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
+        # Stopped first, so that it has no more of them; each leads a group of its own.
+        self._process.send_signal(signal.SIGSTOP)
+        for pid in (*_children(self._process.pid), self._process.pid):
+            os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:
@@ -122,6 +125,11 @@ class Server:
             capture_output=True,
             user=self._runner,
         )
+
+
+def _children(parent: int) -> list[int]:
+    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(pid) for pid in listed.split()]
 
 
 def _free_port() -> int:

@@ -1,6 +1,7 @@
 """The documentation is true: its examples run and its tables match the code."""
 
 import inspect
+import logging
 import re
 import shlex
 import sqlite3
@@ -64,7 +65,18 @@ def database_variables(postgres_uri: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("DB_NAME", uri.database)
 
 
-@pytest.mark.usefixtures("database_variables")
+@pytest.fixture
+def quiet_again() -> Iterator[None]:
+    """Undo what a page does to the loggers."""
+    loggers = [logging.getLogger(n) for n in ("delkalakedb", "delkalakedb.commit")]
+    before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("database_variables", "quiet_again")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_of_the_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

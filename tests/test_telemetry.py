@@ -47,7 +47,7 @@ def test_commit_gives_one_structured_record(caplog: pytest.LogCaptureFixture) ->
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("delkalakedb.commit", "INFO")
     assert record.getMessage() == "orders: version 7, WRITE, +3 -1 files in 12 ms"
-    expected = {**COMMIT, "event": "commit", "attempts": 1}
+    expected = {**COMMIT, "event": "commit"}
     assert {n: getattr(record, f"delta_{n}") for n in expected} == expected
 
 

@@ -37,7 +37,11 @@ def metadata(
     columns: str | None = None, *, partitions: Sequence[str] = (), **fields: Any
 ) -> Metadata:
     """A metaData action; `configuration` and the rest as fields."""
-    given = {"id": "00000000-0000-0000-0000-000000000001", "configuration": {}, **fields}
+    given = {
+        "id": "00000000-0000-0000-0000-000000000001",
+        "configuration": {},
+        **fields,
+    }
     return Metadata(
         format=Format(provider="parquet", options={}),
         schema_string=columns or schema(x="long", s="string"),
@@ -102,7 +106,9 @@ def txn(app_id: str, version: int) -> Txn:
     return Txn(app_id=app_id, version=version, last_updated=3)
 
 
-def domain(name: str, configuration: str = "{}", removed: bool = False) -> DomainMetadata:
+def domain(
+    name: str, configuration: str = "{}", removed: bool = False
+) -> DomainMetadata:
     """A domain, or its tombstone."""
     return DomainMetadata(domain=name, configuration=configuration, removed=removed)
 
@@ -174,7 +180,9 @@ def paths(catalog: Catalog, table: str = "t", version: int | None = None) -> lis
     return sorted(path for path, _ in live(catalog, table, version))
 
 
-def check_totals(catalog: Catalog, table: str = "t", version: int | None = None) -> None:
+def check_totals(
+    catalog: Catalog, table: str = "t", version: int | None = None
+) -> None:
     """Check a version's running totals against the sums over its files."""
     at = catalog.snapshot(table, version).table
     files = live(catalog, table, version).values()

@@ -33,7 +33,8 @@ def test_table_without_files_is_empty(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a b", "ünï.cödé", "x'; DROP TABLE dl_files; --", '"q"', "%s", ":name", "€"]
+    "name",
+    ["a b", "ünï.cödé", "x'; DROP TABLE dl_files; --", '"q"', "%s", ":name", "€"],
 )
 def test_name_of_any_characters_is_kept(catalog: Catalog, name: str) -> None:
     create(catalog, name, add("a"))

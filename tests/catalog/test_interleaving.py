@@ -14,7 +14,6 @@ import pytest
 from actions import add as file
 from actions import attempt, commit, create, only, paths, protocol, remove, stats, txn
 from integrity import check_integrity
-from model.test_conflicts import LIVE, METADATA, OPERATIONS, PROTOCOL, add, cells
 
 import delkalakedb as dk
 from delkalakedb import Catalog
@@ -24,6 +23,7 @@ from delkalakedb.model.conflicts import IsolationLevel, Rule
 from delkalakedb.model.predicate import parse_predicate
 from delkalakedb.model.schema import parse_schema
 from delkalakedb.model.txnlog import Committed, Conflicted, Reads, Skipped, Staged
+from model.test_conflicts import LIVE, METADATA, OPERATIONS, PROTOCOL, add, cells
 
 LEVEL = "delta.isolationLevel"
 # No commit may drop a feature here, so none can have won with it.
@@ -83,16 +83,16 @@ def test_every_cell_of_the_page_holds_in_the_catalog(
     pair: Pair, level: str, lost: str
 ) -> None:
     row = [(won, rule) for at, lo, won, rule in CELLS if (at, lo) == (level, lost)]
-    for at in [level] if level else LEVELS:
-        for won, rule in row:
-            if won != IMPOSSIBLE:
-                check_cell(pair, f"{won} at {at}", at, lost, won, rule)
+    for i, (won, rule) in enumerate(row):
+        # Where the page makes no difference between levels, they take turns.
+        at = level or LEVELS[i % len(LEVELS)]
+        if won != IMPOSSIBLE:
+            check_cell(pair, at, lost, won, rule)
     check_integrity(pair.a)
 
 
-def check_cell(
-    pair: Pair, table: str, level: str, lost: str, won: str, rule: str
-) -> None:
+def check_cell(pair: Pair, level: str, lost: str, won: str, rule: str) -> None:
+    table = won
     files = [fitted(add(name), level) for name in LIVE]
     first = Staged(
         table, (PROTOCOL, fitted(METADATA, level), *files), location=f"/x/{table}"
@@ -189,5 +189,6 @@ def test_rival_waits_for_the_head_and_is_rebased_on_the_winner(pair: Pair) -> No
 def held(catalog: Catalog, table: str) -> Iterator[None]:
     """Hold a table's head as a writer does."""
     with catalog.backend.writing() as session:
-        session.query("lock_tables", {"names": f'["{table}"]'})
+        if catalog.backend.capabilities.row_locks:
+            session.query("lock_tables", {"names": f'["{table}"]'})
         yield

@@ -204,7 +204,8 @@ def test_conflict_is_raised_by_commit_naming_winner_and_rule(catalog: Catalog) -
     commit(catalog, remove(A))
 
     with pytest.raises(
-        CommitFailedError, match=r"t: version 1 was taken by WRITE: .*\ba\b.*delete_delete"
+        CommitFailedError,
+        match=r"t: version 1 was taken by WRITE: .*\ba\b.*delete_delete",
     ):
         commit(catalog, remove(A), version=0)
 

@@ -134,9 +134,7 @@ def test_version_that_does_not_exist_is_refused(catalog: Catalog, version: int) 
             list(getattr(catalog.log("t"), ask)(version))
 
 
-def test_second_connection_sees_the_commit(
-    catalog: Catalog, catalog_uri: str
-) -> None:
+def test_second_connection_sees_the_commit(catalog: Catalog, catalog_uri: str) -> None:
     create(catalog, "t", A)
 
     with dk.connect(catalog_uri) as other:
@@ -168,7 +166,9 @@ def audited(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Catalog:
         (operation("WRITE", userMetadata="nightly", engineInfo="me 1"), add("c")),
     ]
     for second, actions in enumerate(steps, start=1):
-        monkeypatch.setattr("delkalakedb.catalog.ratify.time.time", lambda at=second: at)
+        monkeypatch.setattr(
+            "delkalakedb.catalog.ratify.time.time", lambda at=second: at
+        )
         if second == 1:
             catalog.commit(creation("t", *actions))
         else:

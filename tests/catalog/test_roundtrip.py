@@ -23,7 +23,6 @@ from actions import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from model.test_codec import bodies, text, values
 
 from delkalakedb import Catalog
 from delkalakedb.errors import DeltalakeDBError
@@ -43,6 +42,7 @@ from delkalakedb.model.codec import (
     encode_commit,
 )
 from delkalakedb.model.txnlog import Reads, Staged
+from model.test_codec import bodies, text, values
 
 FEATURES = ("deletionVectors", "domainMetadata", "appendOnly", "invariants")
 META = metadata(
@@ -196,7 +196,8 @@ def test_very_long_path_is_a_path_like_any_other(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["ü/日本.parquet", "a%20b", "a b'c\"d", "😀" * 300, "\u2028", "%s:x$1?", "\x01"]
+    "path",
+    ["ü/日本.parquet", "a%20b", "a b'c\"d", "😀" * 300, "\u2028", "%s:x$1?", "\x01"],
 )
 def test_path_of_any_characters_is_kept(catalog: Catalog, path: str) -> None:
     file = add(path)

@@ -129,9 +129,7 @@ def test_replayed_transaction_is_skipped_and_writes_nothing(catalog: Catalog) ->
     commit(catalog, add("b"))
 
     assert catalog.commit(first) == (Skipped("t", 1, "stream"),)
-    older = attempt(
-        catalog, add("c"), txn("stream", 6), app_ids=frozenset({"stream"})
-    )
+    older = attempt(catalog, add("c"), txn("stream", 6), app_ids=frozenset({"stream"}))
     assert isinstance(older, Skipped)
     assert paths(catalog) == ["a", "b"]
     assert catalog.table("t").version == 2
@@ -280,7 +278,9 @@ def test_file_without_a_row_count_gets_no_row_ids(catalog: Catalog) -> None:
 
 def test_commit_info_names_the_transaction_and_comes_first(catalog: Catalog) -> None:
     create(catalog)
-    operation = CommitInfo({"operation": "MERGE", "engineInfo": "me", "own": {"k": [1]}})
+    operation = CommitInfo(
+        {"operation": "MERGE", "engineInfo": "me", "own": {"k": [1]}}
+    )
 
     committed = commit(catalog, add("a"), operation)
 

@@ -77,9 +77,7 @@ def test_timestamps_of_two_tables_do_not_mix(travelled: Catalog) -> None:
     assert at(travelled, 20_000) == 1
 
 
-@settings(
-    max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(9_000, 40_000))
 def test_any_timestamp_agrees_with_a_search_through_all(
     travelled: Catalog, timestamp_ms: int

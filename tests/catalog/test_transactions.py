@@ -131,6 +131,30 @@ def test_overwrite_after_an_own_append_removes_that_too(catalog: Catalog) -> Non
     check_totals(catalog)
 
 
+def test_overwrite_after_an_own_append_leaves_an_append_it_may_come_before(
+    catalog: Catalog,
+) -> None:
+    level = {"delta.isolationLevel": "WriteSerializable"}
+    create(catalog, "t", A, meta=metadata(configuration=level))
+    commit(catalog, add("unseen"))
+
+    catalog.commit(
+        staged(catalog, B, version=0),
+        staged(catalog, add("c"), version=0, remove_all=True),
+    )
+
+    assert paths(catalog) == ["c", "unseen"]
+    check_totals(catalog)
+
+
+def test_file_that_an_own_commit_removed_may_come_back(catalog: Catalog) -> None:
+    create(catalog, "t", A)
+
+    catalog.commit(staged(catalog, remove(A)), staged(catalog, A))
+
+    assert [paths(catalog, version=v) for v in range(3)] == [["a"], [], ["a"]]
+
+
 def test_remove_of_what_an_own_commit_removed_is_refused(catalog: Catalog) -> None:
     create(catalog, "t", A)
 

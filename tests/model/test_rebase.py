@@ -26,9 +26,9 @@ from delkalakedb.model.rebase import (
     carry_row_ids,
     gives_row_ids,
     in_commit_timestamp,
+    merged_commit_info,
     row_id_high_water_mark,
     row_tracking_domain,
-    with_commit_info,
     with_row_ids,
     with_timestamp_enablement,
 )
@@ -238,26 +238,25 @@ def test_metadata_without_timestamps_is_left_alone() -> None:
     assert with_timestamp_enablement(metadata(), before, 9, 900) == metadata()
 
 
-def test_commit_info_keeps_what_was_staged_and_comes_first() -> None:
+def test_commit_info_keeps_what_was_staged() -> None:
     info = CommitInfo({"operation": "WRITE", "timestamp": 1, "txnId": "staged"})
-    found = with_commit_info(
-        [add("a"), info], {"txnId": "ours"}, {"timestamp": 2, "readVersion": 3}
+    found = merged_commit_info(
+        [info], {"txnId": "ours"}, {"timestamp": 2, "readVersion": 3}
     )
     expected = {"operation": "WRITE", "timestamp": 1, "txnId": "ours", "readVersion": 3}
-    assert found == (CommitInfo(expected), add("a"))
+    assert found == CommitInfo(expected)
     assert info.fields["txnId"] == "staged"
 
 
 def test_commit_without_info_gets_one() -> None:
-    found = with_commit_info([add("a")], {"txnId": "ours"})
-    assert found == (CommitInfo({"txnId": "ours"}), add("a"))
+    assert merged_commit_info([], {"txnId": "ours"}) == CommitInfo({"txnId": "ours"})
 
 
 def test_several_infos_become_one_in_which_the_first_wins() -> None:
     staged = [CommitInfo({"a": 1}), CommitInfo({"a": 2, "b": 2})]
-    assert with_commit_info(staged, {}) == (CommitInfo({"a": 1, "b": 2}),)
+    assert merged_commit_info(staged, {}) == CommitInfo({"a": 1, "b": 2})
 
 
 def test_commit_info_already_complete_is_unchanged_by_a_second_pass() -> None:
-    once = with_commit_info([add("a")], {"txnId": "t"}, {"timestamp": 1})
-    assert with_commit_info(once, {"txnId": "t"}, {"timestamp": 9}) == once
+    once = merged_commit_info([], {"txnId": "t"}, {"timestamp": 1})
+    assert merged_commit_info([once], {"txnId": "t"}, {"timestamp": 9}) == once

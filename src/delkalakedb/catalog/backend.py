@@ -109,8 +109,8 @@ class Backend(ABC):
     placeholder: ClassVar[str]
     statements: ClassVar[Mapping[str, str]]
 
-    # A folder beside the database can hold its tables' data.
-    is_file: bool = False
+    # The folder for the data of tables that were given no location.
+    default_data_path: str | None = None
     # Gone when closed: kept open for the life of the process.
     ephemeral: bool = False
 

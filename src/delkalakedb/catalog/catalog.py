@@ -1,7 +1,6 @@
 """A catalog: the tables of one SQL database."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
@@ -190,15 +189,12 @@ class Catalog:
 
     def default_location(self, name: str) -> str:
         """Where a table is created that was given no location."""
-        folder = self.settings.data_path
+        folder = self.settings.data_path or self.backend.default_data_path
         if folder is None:
-            if not self.backend.is_file:
-                raise DeltaError(
-                    f"{name}: no location for a new table; add ?location=... (its "
-                    "folder) or ?data_path=... (the folder of all tables) to the URI"
-                )
-            file = Path(self.uri.database)
-            folder = str(file.with_name(f"{file.stem}_tables").absolute())
+            raise DeltaError(
+                f"{name}: no location for a new table; add ?location=... (its "
+                "folder) or ?data_path=... (the folder of all tables) to the URI"
+            )
         return f"{folder.rstrip('/')}/{quote(name, safe=' ')}"
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """The rows of one commit."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -30,11 +31,11 @@ from delkalakedb.model.txnlog import Committed
 
 __all__ = [
     "Actor",
+    "ByKind",
     "CommitRows",
     "LiveFile",
     "RemovedAll",
     "commit_writes",
-    "of_kind",
 ]
 
 _A = TypeVar("_A", bound=Action)
@@ -61,9 +62,13 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True)
 class RemovedAll:
-    """The files that an overwrite had seen and removes without naming them."""
+    """The files that an overwrite had seen and removes without naming them.
+
+    Those are the files of `read_version`, and what its own transaction added since.
+    """
 
     read_version: int
+    first_own: int
     files: int
     size_bytes: int
 
@@ -77,15 +82,32 @@ class CommitRows:
     writes: list[Write]
 
 
-def of_kind(actions: Sequence[Action], kind: type[_A]) -> list[_A]:
-    """The actions of one kind, in order."""
-    return [action for action in actions if isinstance(action, kind)]
+class ByKind:
+    """The actions of a commit, sorted into kinds."""
+
+    def __init__(self, actions: Iterable[Action]) -> None:
+        self._kinds: defaultdict[type[Any], list[Any]] = defaultdict(list)
+        for action in actions:
+            self._kinds[type(action)].append(action)
+
+    def of(self, kind: type[_A]) -> list[_A]:
+        """The actions of one kind, in order."""
+        return self._kinds.get(kind, [])
+
+    def one(self, kind: type[_A]) -> _A | None:
+        """The action of a kind of which a commit has at most one."""
+        return next(iter(self.of(kind)), None)
+
+    def put(self, action: Action) -> None:
+        """Make an action the only one of its kind."""
+        self._kinds[type(action)] = [action]
 
 
 def commit_writes(
     head: Head,
-    actions: Sequence[Action],
+    actions: ByKind,
     live: Mapping[str, Sequence[LiveFile]],
+    hashes: Mapping[str, int],
     *,
     removed_all: RemovedAll | None,
     transaction_id: str,
@@ -95,14 +117,15 @@ def commit_writes(
 
     Args:
         head: the head as the commit makes it, but for the totals and the file counter.
-        actions: the actions as they are committed, commitInfo first.
+        actions: the actions as they are committed.
         live: the live files at the paths of the commit's adds and removes.
+        hashes: the hashes of these paths.
         removed_all: the files that go without being named.
         transaction_id: the commit's own id.
         actor: who commits.
     """
-    adds = of_kind(actions, Add)
-    ended = list(_ended(adds, of_kind(actions, Remove), live))
+    adds = actions.of(Add)
+    ended = list(_ended(adds, actions.of(Remove), live))
     gone, gone_bytes = len(ended), sum(file.size_bytes for file, _ in ended)
     removed = sum(remove is not None for _, remove in ended)
     if removed_all is not None:
@@ -110,7 +133,7 @@ def commit_writes(
         removed += removed_all.files
         gone_bytes += removed_all.size_bytes
     added_bytes = sum(add.size for add in adds)
-    columns, inserts = _add_writes(head, adds)
+    columns, inserts = _add_writes(head, adds, hashes)
     after = replace(
         head,
         stat_columns=columns,
@@ -118,7 +141,7 @@ def commit_writes(
         num_files=head.num_files - gone + len(adds),
         size_bytes=head.size_bytes - gone_bytes + added_bytes,
     )
-    info = of_kind(actions, CommitInfo)[0].fields
+    info = actions.of(CommitInfo)[0].fields
     committed = Committed(
         table=head.name,
         version=head.version,
@@ -129,7 +152,7 @@ def commit_writes(
         num_removed_files=removed,
         added_bytes=added_bytes,
     )
-    others = of_kind(actions, UnknownAction)
+    others = actions.of(UnknownAction)
     state_changed = head.version in (head.metadata_version, head.protocol_version)
     writes = [
         _version_row(after, committed, gone_bytes, info, others, actor),
@@ -196,28 +219,25 @@ def _version_row(
     return Insert("dl_table_versions", tuple(values), [tuple(values.values())])
 
 
-def _state_writes(head: Head, actions: Sequence[Action]) -> Iterator[Write]:
+def _state_writes(head: Head, actions: ByKind) -> Iterator[Write]:
     """Everything but files: small rows, each with the action as it was."""
     for table, columns, rows in (
-        ("dl_metadata", (), [(_body(m),) for m in of_kind(actions, Metadata)]),
-        ("dl_protocols", (), [(_body(p),) for p in of_kind(actions, Protocol)]),
+        ("dl_metadata", (), [(_body(m),) for m in actions.of(Metadata)]),
+        ("dl_protocols", (), [(_body(p),) for p in actions.of(Protocol)]),
         (
             "dl_txns",
             ("app_id", "txn_version"),
-            [(t.app_id, t.version, _body(t)) for t in of_kind(actions, Txn)],
+            [(t.app_id, t.version, _body(t)) for t in actions.of(Txn)],
         ),
         (
             "dl_domains",
             ("domain", "removed"),
-            [(d.domain, d.removed, _body(d)) for d in of_kind(actions, DomainMetadata)],
+            [(d.domain, d.removed, _body(d)) for d in actions.of(DomainMetadata)],
         ),
         (
             "dl_cdc_files",
             ("ordinal", "path", "size_bytes"),
-            [
-                (i, c.path, c.size, _body(c))
-                for i, c in enumerate(of_kind(actions, Cdc))
-            ],
+            [(i, c.path, c.size, _body(c)) for i, c in enumerate(actions.of(Cdc))],
         ),
     ):
         if rows:
@@ -237,6 +257,7 @@ def _remove_writes(
     if removed_all is not None:
         params = {
             "read_version": removed_all.read_version,
+            "first_own": removed_all.first_own,
             "deletion_timestamp_ms": head.timestamp_ms,
             "data_change": True,
         }
@@ -254,25 +275,29 @@ def _ending(file_id: int, remove: Remove | None) -> Row:
 
 
 def _add_writes(
-    head: Head, adds: Sequence[Add]
+    head: Head, adds: Sequence[Add], hashes: Mapping[str, int]
 ) -> tuple[tuple[StatColumn, ...], list[Insert]]:
     """The rows of new files, and the indexed columns with the classes they bring."""
+    if not adds:
+        return head.stat_columns, []
     first = head.table_id * FILES_PER_TABLE + head.next_file
-    files = [
-        (first + i, add, parse_stats(known(add.stats))) for i, add in enumerate(adds)
-    ]
+    file_ids = range(first, first + len(adds))
+    stats = [parse_stats(known(add.stats)) for add in adds]
     rows = [
         file_row(
             add,
             table_id=head.table_id,
             file_id=file_id,
             version=head.version,
-            num_records=stats.num_records if stats else None,
+            path_hash=hashes[add.path],
+            num_records=parsed.num_records if parsed else None,
         )
-        for file_id, add, stats in files
+        for file_id, add, parsed in zip(file_ids, adds, stats, strict=True)
     ]
-    columns, indexed = index_files(head.stat_columns, head.metadata, files)
-    return columns, [Insert("dl_files", FILE_COLUMNS, rows), *indexed] if rows else []
+    columns, indexed = index_files(
+        head.stat_columns, head.metadata, file_ids, adds, stats
+    )
+    return columns, [Insert("dl_files", FILE_COLUMNS, rows), *indexed]
 
 
 def _move_head(head: Head) -> Run:

@@ -58,7 +58,10 @@ class DuckDBBackend(Backend):
         self._name = str(uri)
         self._path = uri.database
         self.ephemeral = self._path == ":memory:"
-        self.is_file = not self.ephemeral
+        if not self.ephemeral:
+            path = Path(self._path).absolute()
+            self._path = str(path)
+            self.default_data_path = f"{path.with_suffix('')}_tables"
         self._create = settings.sql.schema_policy == "create_if_missing"
         self._lock_timeout_s = settings.pool.lock_timeout
         self._start()

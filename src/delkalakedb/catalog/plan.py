@@ -32,10 +32,11 @@ def plan(
     backend: Backend, head: Head, predicate: Predicate
 ) -> Iterator[pa.RecordBatch]:
     """The live files at a head's version that may match; never too few."""
-    wanted = drivers(predicate)
+    partitions = head.metadata.partition_columns
+    wanted = drivers(predicate, partitions)
     if any(not driver for driver in wanted):
         return
-    keep = matcher(predicate, head.metadata.partition_columns)
+    keep = matcher(predicate, partitions)
     for batch in _candidates(backend, head, wanted):
         values = batch.column(_PARTITION_VALUES).to_pylist()
         stats = batch.column(_STATS).to_pylist()

@@ -2,7 +2,7 @@
 
 import select
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -132,11 +132,12 @@ class PostgresBackend(Backend):
         try:
             session.commit()
         except psycopg.OperationalError as error:
-            if session.broken:
-                raise UnknownOutcomeError(
-                    f"{self._name}: the connection was lost during COMMIT: {error}"
-                ) from error
-            raise
+            # An ERROR rolled it back; a FATAL may come after it was carried out.
+            if error.diag.severity_nonlocalized == "ERROR":
+                raise
+            raise UnknownOutcomeError(
+                f"{self._name}: the connection was lost during COMMIT: {error}"
+            ) from error
 
     def _connect(self) -> _Connection:
         connection = psycopg.connect(self._conninfo, autocommit=True)
@@ -245,7 +246,9 @@ def _rollback(connection: _Connection) -> None:
         TransactionStatus.INTRANS,
         TransactionStatus.INERROR,
     ):
-        connection.execute("ROLLBACK")
+        # The first error counts; a connection that stays as it is won't be used again.
+        with suppress(psycopg.Error):
+            connection.execute("ROLLBACK")
 
 
 def _bulk(write: Write) -> bool:
@@ -259,10 +262,6 @@ class _PostgresSession(Session):
         self._connection = connection
         self._begun = begun
         self._pending: list[Write] = []
-
-    @property
-    def broken(self) -> bool:
-        return bool(self._connection.pgconn.status != ConnStatus.OK)
 
     def query(self, name: str, params: Params) -> list[Row]:
         return self.query_sql(PostgresBackend.statements[name], params)

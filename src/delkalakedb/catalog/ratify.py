@@ -3,8 +3,8 @@
 In order, and all of it or nothing:
 
 1. lock the head row of every table involved, in id order;
-2. for each staged commit: check the protocol's rules, the conflict rules against the
-   versions since it read, and that what it removes is live;
+2. for each staged commit: check the conflict rules against the versions since it
+   read, the protocol's rules, and that what it removes is live;
 3. give it the next version, a timestamp after the last one, and row ids;
 4. insert its rows and move the head, `WHERE current_version = version - 1`;
 5. commit. A table's versions above the published one are its outbox.
@@ -34,24 +34,25 @@ from delkalakedb.catalog.backend import (
 )
 from delkalakedb.catalog.commit import (
     Actor,
+    ByKind,
     LiveFile,
     RemovedAll,
     commit_writes,
-    of_kind,
 )
 from delkalakedb.catalog.head import Head, parse_head
-from delkalakedb.catalog.rows import path_hash
+from delkalakedb.catalog.rows import hash_path
 from delkalakedb.catalog.statcolumns import revise
 from delkalakedb.catalog.winners import conflicted, find_conflict, newest
 from delkalakedb.errors import (
+    CatalogError,
     DeltaError,
     ProtocolError,
     TableExistsError,
     TableNotFoundError,
 )
 from delkalakedb.model.actions import (
-    Action,
     Add,
+    CommitInfo,
     DomainMetadata,
     Metadata,
     Protocol,
@@ -72,8 +73,8 @@ from delkalakedb.model.rebase import (
     carry_row_ids,
     gives_row_ids,
     in_commit_timestamp,
+    merged_commit_info,
     row_id_high_water_mark,
-    with_commit_info,
     with_row_ids,
     with_timestamp_enablement,
 )
@@ -139,8 +140,8 @@ class SqlTxnLogWriter:
         while True:
             try:
                 return self._attempt(staged, transaction_id)
-            except UnknownOutcomeError:
-                if found := self._resolve(staged, transaction_id):
+            except UnknownOutcomeError as lost:
+                if found := self._find_out(staged, transaction_id, lost):
                     return found
                 # It is certain now that nothing happened.
                 if retries == 0:
@@ -159,6 +160,17 @@ class SqlTxnLogWriter:
                 actor,
                 self._indexed_columns,
             ).ratify(staged)
+
+    def _find_out(
+        self, staged: Sequence[Staged], transaction_id: str, lost: UnknownOutcomeError
+    ) -> tuple[Committed, ...] | None:
+        try:
+            return self._resolve(staged, transaction_id)
+        except CatalogError as error:
+            raise UnknownOutcomeError(
+                f"{lost}; it may have happened or not: the history would show "
+                f"transaction {transaction_id}, but can't be asked now: {error}"
+            ) from error
 
     def _resolve(
         self, staged: Sequence[Staged], transaction_id: str
@@ -208,8 +220,13 @@ class _Transaction:
 
     def _skipped(self, staged: Sequence[Staged]) -> tuple[Skipped, ...] | None:
         """The outcome of a replay: every application transaction is there already."""
-        asked = [(c, t) for c in staged for t in of_kind(c.actions, Txn)]
-        asked = [(c, t) for c, t in asked if t.app_id in c.reads.app_ids]
+        asked = [
+            (commit, action)
+            for commit in staged
+            if commit.reads.app_ids
+            for action in commit.actions
+            if isinstance(action, Txn) and action.app_id in commit.reads.app_ids
+        ]
         done = [
             Skipped(commit.table, version, txn.app_id)
             for commit, txn in asked
@@ -238,10 +255,9 @@ class _Transaction:
             raise _LostError(lost)
         check_actions(staged.actions, head.protocol, head.metadata, head.version + 1)
         _check_append_only(staged, head)
-        file_rows = self._files(staged, head)
-        live, removed = _live(file_rows)
-        self._check_liveness(staged, live, removed, winners, head)
-        return self._write(staged, head, live, file_rows)
+        files = self._files(staged, head)
+        self._check_liveness(staged, files, winners, head)
+        return self._write(staged, head, files)
 
     def _winners(self, staged: Staged, head: Head, first_own: int) -> list[Row]:
         if staged.reads.version >= first_own - 1:
@@ -250,17 +266,18 @@ class _Transaction:
         rows = self._session.query("load_winners", params)
         return [row for row in rows if row[0] < first_own]
 
-    def _files(self, staged: Staged, head: Head) -> list[Row]:
-        """The files at the commit's paths that are live, or were when it read."""
-        paths = {a.path for a in staged.actions if isinstance(a, Add | Remove)}
-        if not paths:
-            return []
+    def _files(self, staged: Staged, head: Head) -> "_Files":
+        hashes = _hashes(staged)
+        if not hashes:
+            return _Files({}, [], 0)
         params = {
             "table_id": head.table_id,
             "after": staged.reads.version,
-            "hashes": msgspec.json.encode([path_hash(p) for p in paths]).decode(),
+            "hashes": msgspec.json.encode(list(hashes.values())).decode(),
         }
-        return self._session.query("load_files_at_paths", params)
+        found = self._session.query("load_files_at_paths", params)
+        rows = [row for row in found if row[1] in hashes]
+        return _Files(hashes, rows, self._tables[staged.table].first_own)
 
     def _create(self, staged: Staged) -> Committed:
         if staged.location is None:
@@ -283,41 +300,32 @@ class _Transaction:
         }
         mirror = {"table_id": head.table_id}
         self._session.apply([Run("insert_table", params), Run("insert_mirror", mirror)])
-        return self._write(staged, head, {}, [])
+        return self._write(staged, head, _Files(_hashes(staged), [], 0))
 
     def _check_liveness(
-        self,
-        staged: Staged,
-        live: dict[str, list[LiveFile]],
-        removed: frozenset[str],
-        winners: list[Row],
-        head: Head,
+        self, staged: Staged, files: "_Files", winners: list[Row], head: Head
     ) -> None:
-        if staged.remove_all and live:
+        if staged.remove_all and files.live:
+            path = next(iter(files.live))
             raise ProtocolError(
-                f"{staged.table}: {next(iter(live))} can't be added and removed at once"
+                f"{staged.table}: {path} can't be added and removed at once"
             )
+        if not files.rows and not any(isinstance(a, Remove) for a in staged.actions):
+            return
+        actions = ByKind(staged.actions)
+        live = {p: frozenset(f.dv_id for f in held) for p, held in files.live.items()}
         conflict = check_liveness(
-            of_kind(staged.actions, Remove),
-            of_kind(staged.actions, Add),
-            {path: frozenset(f.dv_id for f in files) for path, files in live.items()},
-            removed,
+            actions.of(Remove), actions.of(Add), live, files.removed
         )
         if conflict is not None:
             raise _LostError(conflicted(staged.table, newest(winners, head), conflict))
 
-    def _write(
-        self,
-        staged: Staged,
-        head: Head,
-        live: dict[str, list[LiveFile]],
-        file_rows: list[Row],
-    ) -> Committed:
-        previous = head
-        head, actions = _rebased(head, staged, self._now_ms)
-        actions = self._with_row_ids(actions, head, file_rows)
-        actions = _described(actions, staged, head, self._id)
-        if of_kind(actions, Metadata):
+    def _write(self, staged: Staged, previous: Head, files: "_Files") -> Committed:
+        head, actions = _rebased(previous, staged, self._now_ms)
+        if gives_row_ids(head.protocol, head.metadata):
+            actions = self._with_row_ids(staged, head, files)
+        actions.put(_commit_info(actions, staged, head, self._id))
+        if actions.of(Metadata):
             columns = revise(
                 head.stat_columns,
                 head.metadata,
@@ -329,7 +337,8 @@ class _Transaction:
         rows = commit_writes(
             head,
             actions,
-            live,
+            files.live,
+            files.hashes,
             removed_all=self._removed_all(staged, previous),
             transaction_id=self._id,
             actor=self._actor,
@@ -341,44 +350,53 @@ class _Transaction:
     def _removed_all(self, staged: Staged, head: Head) -> RemovedAll | None:
         if not staged.remove_all or head.version < 0:
             return None
-        own = head.version >= self._tables[staged.table].first_own
-        read = head.version if own else staged.reads.version
-        if read == head.version:
-            return RemovedAll(read, head.num_files, head.size_bytes)
-        params = {"table_id": head.table_id, "read_version": read}
+        read, first_own = staged.reads.version, self._tables[staged.table].first_own
+        if read >= first_own - 1:
+            return RemovedAll(read, first_own, head.num_files, head.size_bytes)
+        seen = {"read_version": read, "first_own": first_own}
+        params = {"table_id": head.table_id} | seen
         ((files, size_bytes),) = self._session.query("load_live_totals", params)
-        return RemovedAll(read, files, int(size_bytes))
+        return RemovedAll(read, first_own, files, int(size_bytes))
 
-    def _with_row_ids(
-        self, actions: tuple[Action, ...], head: Head, file_rows: list[Row]
-    ) -> tuple[Action, ...]:
-        if not gives_row_ids(head.protocol, head.metadata):
-            return actions
-        rows = self._session.query(
-            "load_domain",
-            {
-                "table_id": head.table_id,
-                "domain": ROW_TRACKING_DOMAIN,
-                "version": head.version,
-            },
-        )
+    def _with_row_ids(self, staged: Staged, head: Head, files: "_Files") -> ByKind:
+        params = {
+            "table_id": head.table_id,
+            "domain": ROW_TRACKING_DOMAIN,
+            "version": head.version,
+        }
+        rows = self._session.query("load_domain", params)
         domain = decode_struct(rows[0][0], DomainMetadata) if rows else None
-        carried = carry_row_ids(actions, _last_adds(file_rows))
-        return with_row_ids(carried, row_id_high_water_mark(domain), head.version)
+        carried = carry_row_ids(staged.actions, _last_adds(files.rows))
+        mark = row_id_high_water_mark(domain)
+        actions = ByKind(with_row_ids(carried, mark, head.version))
+        if actions.of(Metadata):
+            actions.put(head.metadata)
+        return actions
 
 
-def _live(
-    rows: Sequence[Row],
-) -> tuple[dict[str, list[LiveFile]], frozenset[str]]:
-    """The live files by path, and the paths that lost one since the read version."""
-    live: defaultdict[str, list[LiveFile]] = defaultdict(list)
-    removed = set()
-    for file_id, path, vector, size, removed_version, *_ in rows:
-        if removed_version is None:
-            live[path].append(LiveFile(file_id, vector, size))
-        else:
-            removed.add(path)
-    return dict(live), frozenset(removed)
+class _Files:
+    """The files at a commit's paths that are live, or were when it read."""
+
+    def __init__(
+        self, hashes: dict[str, int], rows: list[Row], first_own: int
+    ) -> None:
+        self.hashes = hashes
+        self.rows = rows
+        self.live: dict[str, list[LiveFile]] = {}
+        removed = set()
+        for file_id, path, vector, size, removed_version, *_ in rows:
+            if removed_version is None:
+                file = LiveFile(file_id, vector, size)
+                self.live.setdefault(path, []).append(file)
+            elif removed_version < first_own:
+                removed.add(path)
+        self.removed = frozenset(removed)
+
+
+def _hashes(staged: Staged) -> dict[str, int]:
+    return {
+        a.path: hash_path(a.path) for a in staged.actions if isinstance(a, Add | Remove)
+    }
 
 
 def _last_adds(rows: Sequence[Row]) -> dict[str, Add]:
@@ -397,22 +415,17 @@ def _last_adds(rows: Sequence[Row]) -> dict[str, Add]:
     }
 
 
-def _rebased(
-    head: Head, staged: Staged, now_ms: int
-) -> tuple[Head, tuple[Action, ...]]:
+def _rebased(head: Head, staged: Staged, now_ms: int) -> tuple[Head, ByKind]:
     """The head that the commit makes, and its actions fit for that version."""
+    first = head.version < 0
     version = head.version + 1
-    previous_ms = head.timestamp_ms if head.version >= 0 else None
-    timestamp_ms = in_commit_timestamp(now_ms, previous_ms)
-    previous = head.metadata if head.version >= 0 else None
-    actions = tuple(
-        with_timestamp_enablement(a, previous, version, timestamp_ms)
-        if isinstance(a, Metadata)
-        else a
-        for a in staged.actions
-    )
-    metadata = next(iter(of_kind(actions, Metadata)), None)
-    protocol = next(iter(of_kind(actions, Protocol)), None)
+    timestamp_ms = in_commit_timestamp(now_ms, None if first else head.timestamp_ms)
+    actions = ByKind(staged.actions)
+    if metadata := actions.one(Metadata):
+        previous = None if first else head.metadata
+        metadata = with_timestamp_enablement(metadata, previous, version, timestamp_ms)
+        actions.put(metadata)
+    protocol = actions.one(Protocol)
     head = replace(
         head,
         version=version,
@@ -426,9 +439,9 @@ def _rebased(
     return head, actions
 
 
-def _described(
-    actions: tuple[Action, ...], staged: Staged, head: Head, transaction_id: str
-) -> tuple[Action, ...]:
+def _commit_info(
+    actions: ByKind, staged: Staged, head: Head, transaction_id: str
+) -> CommitInfo:
     configuration = known(head.metadata.configuration) or {}
     forced: dict[str, object] = {"txnId": transaction_id}
     if parse_properties(configuration).enable_in_commit_timestamps:
@@ -441,7 +454,7 @@ def _described(
     }
     if staged.reads.version >= 0:
         defaults["readVersion"] = staged.reads.version
-    return with_commit_info(actions, forced, defaults)
+    return merged_commit_info(actions.of(CommitInfo), forced, defaults)
 
 
 def _check_append_only(staged: Staged, head: Head) -> None:
@@ -454,6 +467,7 @@ def _check_append_only(staged: Staged, head: Head) -> None:
 
 def _empty_head(staged: Staged, table_id: int, now_ms: int) -> Head:
     assert staged.location is not None
+    actions = ByKind(staged.actions)
     return Head(
         table_id=table_id,
         name=staged.table,
@@ -469,8 +483,8 @@ def _empty_head(staged: Staged, table_id: int, now_ms: int) -> Head:
         metadata_version=0,
         protocol_version=0,
         stat_columns=(),
-        metadata=of_kind(staged.actions, Metadata)[0],
-        protocol=of_kind(staged.actions, Protocol)[0],
+        metadata=actions.of(Metadata)[0],
+        protocol=actions.of(Protocol)[0],
     )
 
 

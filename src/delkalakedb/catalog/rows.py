@@ -21,7 +21,7 @@ __all__ = [
     "FILE_COLUMNS",
     "add_from_row",
     "file_row",
-    "path_hash",
+    "hash_path",
     "remove_fields",
     "remove_from_row",
     "to_batch",
@@ -86,14 +86,20 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
 
 
-def path_hash(path: str) -> int:
+def hash_path(path: str) -> int:
     """A 64-bit key for a path of any length; equal hashes are compared in full."""
     digest = blake2b(path.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def file_row(
-    add: Add, *, table_id: int, file_id: int, version: int, num_records: int | None
+    add: Add,
+    *,
+    table_id: int,
+    file_id: int,
+    version: int,
+    path_hash: int,
+    num_records: int | None,
 ) -> Row:
     """The `FILE_COLUMNS` of a file that lives from `version` on."""
     nulls = 0
@@ -122,7 +128,7 @@ def file_row(
         version,
         file_id,
         table_id,
-        path_hash(add.path),
+        path_hash,
         dv_id(add),
     )
 

@@ -59,8 +59,6 @@ class SqliteBackend(Backend):
     placeholder = ":{}"
     statements = load_statements(engine, placeholder)
 
-    is_file = True
-
     @classmethod
     def identity(cls, uri: "Uri") -> tuple[object, ...]:
         return (os.path.realpath(uri.database),)
@@ -72,6 +70,7 @@ class SqliteBackend(Backend):
             )
         self._name = str(uri)
         self._path = Path(uri.database).absolute()
+        self.default_data_path = f"{self._path.with_suffix('')}_tables"
         self._lock_timeout_s = settings.pool.lock_timeout
         self._create = settings.sql.schema_policy == "create_if_missing"
         self._pool: Pool[_Connection] = Pool(

@@ -10,14 +10,10 @@ import msgspec
 
 from delkalakedb.catalog.backend import Insert, Row
 from delkalakedb.model.actions import Add, Metadata, known
+from delkalakedb.model.indexing import index_entries, partition_entries
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.schema import Column, parse_schema
-from delkalakedb.model.stats import (
-    Stats,
-    column_bounds,
-    index_entry,
-    partition_bounds,
-)
+from delkalakedb.model.stats import Stats
 from delkalakedb.model.values import Kind, kind_of
 
 __all__ = [
@@ -103,7 +99,9 @@ def revise(
 def index_files(
     columns: Sequence[StatColumn],
     metadata: Metadata,
-    files: Sequence[tuple[int, Add, Stats | None]],
+    file_ids: range,
+    adds: Sequence[Add],
+    stats: Sequence[Stats | None],
 ) -> tuple[tuple[StatColumn, ...], list[Insert]]:
     """The columns with the width classes that the files bring, and the index rows."""
     leaves = {(c.physical, unit_of(c)): c for c in _leaves(metadata)}
@@ -113,33 +111,28 @@ def index_files(
     for column in columns:
         leaf = leaves.get((column.physical, column.unit))
         if column.until is None and leaf is not None:
-            partition = leaf.path[0] in partitions
-            found = _index_rows(column, leaf, partition, files)
+            if leaf.path[0] in partitions:
+                entries = partition_entries(leaf, [a.partition_values for a in adds])
+            else:
+                entries = index_entries(leaf, stats)
+            column_id = column.column_id
+            found: list[Row] = [
+                (file_id, column_id, number, lo, hi, has_null)
+                for file_id, (lo, hi, number, has_null) in zip(
+                    file_ids, entries, strict=True
+                )
+            ]
             rows[column.kind] += found
-            classes = column.classes | {row[2] for row in found}
-            if classes != column.classes:
-                column = msgspec.structs.replace(column, classes=classes)
+            column = _with_classes(column, {row[2] for row in found})
         result.append(column)
     inserts = [Insert(TABLES[k], _COLUMNS, found) for k, found in rows.items() if found]
     return tuple(result), inserts
 
 
-def _index_rows(
-    column: StatColumn,
-    leaf: Column,
-    partition: bool,
-    files: Sequence[tuple[int, Add, Stats | None]],
-) -> list[Row]:
-    rows: list[Row] = []
-    for file_id, add, stats in files:
-        bounds = (
-            partition_bounds(leaf, add.partition_values.get(leaf.physical[0]))
-            if partition
-            else column_bounds(leaf, column.kind, stats)
-        )
-        lo, hi, cls = index_entry(bounds, column.kind)
-        rows.append((file_id, column.column_id, cls, lo, hi, bounds.has_null))
-    return rows
+def _with_classes(column: StatColumn, classes: set[int]) -> StatColumn:
+    if classes <= column.classes:
+        return column
+    return msgspec.structs.replace(column, classes=column.classes | classes)
 
 
 def _leaves(metadata: Metadata) -> tuple[Column, ...]:

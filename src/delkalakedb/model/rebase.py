@@ -5,7 +5,7 @@ they are given under the lock that gives the version; all else stays as it was s
 Type widening needs nothing here: versions in the schema were its preview's alone.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -30,9 +30,9 @@ __all__ = [
     "carry_row_ids",
     "gives_row_ids",
     "in_commit_timestamp",
+    "merged_commit_info",
     "row_id_high_water_mark",
     "row_tracking_domain",
-    "with_commit_info",
     "with_row_ids",
     "with_timestamp_enablement",
 ]
@@ -163,24 +163,22 @@ def with_timestamp_enablement(
     return _configured(metadata, kept)
 
 
-def with_commit_info(
-    actions: Sequence[Action],
+def merged_commit_info(
+    infos: Iterable[CommitInfo],
     forced: Mapping[str, Any],
     defaults: Mapping[str, Any] | None = None,
-) -> tuple[Action, ...]:
-    """The actions behind one commitInfo.
+) -> CommitInfo:
+    """The one commitInfo of a commit.
 
     Args:
-        actions: the staged actions, with or without commitInfo.
+        infos: what was staged; of several, the first that says something counts.
         forced: what only the commit itself knows: `txnId`, `inCommitTimestamp`, ...
         defaults: what is written where the staged commitInfo doesn't say.
     """
-    infos = [action for action in actions if isinstance(action, CommitInfo)]
     fields: dict[str, Any] = {}
     for given in (*(info.fields for info in infos), defaults or {}):
         fields.update((k, v) for k, v in given.items() if k not in fields)
-    rest = (action for action in actions if not isinstance(action, CommitInfo))
-    return (CommitInfo({**fields, **forced}), *rest)
+    return CommitInfo({**fields, **forced})
 
 
 def _with_row_id(

@@ -39,8 +39,10 @@ __all__ = [
     "class_width",
     "column_bounds",
     "index_entry",
+    "number_class",
     "parse_stats",
     "partition_bounds",
+    "text_class",
     "width_class",
 ]
 
@@ -174,19 +176,20 @@ def _written_type(column: Column) -> str:
     return column.type
 
 
-def _number_class(lo: float, hi: float) -> int:
+def number_class(lo: float, hi: float) -> int:
+    """The class of an interval of numbers."""
     width = hi - lo
     if width == 0.0:
         return 0
-    # The next double: the difference may have been rounded down.
-    width = math.nextafter(width, math.inf)
     if not width < math.inf:
         return UNBOUNDED
+    # The power of two above it: the difference may have been rounded down.
     half = (math.frexp(width)[1] + 1) // 2
     return half + _SHIFT if half < 512 else UNBOUNDED
 
 
-def _text_class(lo: str, hi: str) -> int:
+def text_class(lo: str, hi: str) -> int:
+    """The class of an interval of text."""
     if lo == hi:
         return EXACT
     shortest, longest = 0, min(len(lo), len(hi), TEXT_LENGTH)
@@ -200,5 +203,5 @@ def _text_class(lo: str, hi: str) -> int:
 
 
 _Domain = tuple[Bound, Bound, Callable[[Any, Any], int]]
-_NUMBER: _Domain = (-math.inf, math.inf, _number_class)
-_TEXT: _Domain = ("", TOP, _text_class)
+_NUMBER: _Domain = (-math.inf, math.inf, number_class)
+_TEXT: _Domain = ("", TOP, text_class)

@@ -11,6 +11,7 @@ import pyarrow.fs as pa_fs
 from deltalake.fs import DeltaStorageHandler
 
 from delkalakedb.catalog import Catalog, connect
+from delkalakedb.catalog.backend import load_backend
 from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
 from delkalakedb.model.txnlog import Reads, Staged, State
 from delkalakedb.storage import canonical_location
@@ -102,6 +103,11 @@ def _load_state(catalog: Catalog, name: str) -> State | None:
         return None
 
 
-@cache
 def _catalog(uri: Uri) -> Catalog:
+    # A relative path names another database in another working directory.
+    return _opened(uri, load_backend(uri.engine).identity(uri))
+
+
+@cache
+def _opened(uri: Uri, identity: tuple[object, ...]) -> Catalog:
     return connect(uri)

@@ -184,7 +184,7 @@ SET
     deletion_timestamp_ms = :deletion_timestamp_ms,
     remove_data_change = :data_change
 WHERE table_id = :table_id AND removed_version IS NULL
-    AND added_version <= :read_version
+    AND (added_version <= :read_version OR added_version >= :first_own)
 
 -- name: remove_number_stats
 -- Take the bounds of ended files out of the live index.
@@ -206,7 +206,7 @@ WHERE file_id IN (
 -- How many files, and bytes, are live of those that a version had.
 SELECT count(*), COALESCE(sum(size_bytes), 0) FROM dl_files
 WHERE table_id = :table_id AND removed_version IS NULL
-    AND added_version <= :read_version
+    AND (added_version <= :read_version OR added_version >= :first_own)
 
 -- name: load_commit
 -- One version's row.

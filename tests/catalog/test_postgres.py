@@ -1,0 +1,349 @@
+"""Postgres: servers that die, answers that are lost, doors that stay shut."""
+
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from actions import add, commit, create, creation, paths, remove
+from integrity import check_integrity
+from proxy import Proxy
+
+import delkalakedb as dk
+from delkalakedb import Catalog
+from delkalakedb.catalog.backend import UnknownOutcomeError
+from delkalakedb.errors import CatalogUnavailableError, TableNotFoundError
+from delkalakedb.model.txnlog import Committed, Reads, Staged
+from postgres import PASSWORD, USER, Server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server that forces its commits to disk."""
+    server = Server("fsync=on")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def uri(server: Server) -> str:
+    return uri_of(server.port)
+
+
+def uri_of(port: int, password: str = PASSWORD) -> str:
+    """A catalog in a schema of its own."""
+    authority = f"{USER}:{password}@127.0.0.1:{port}"
+    return f"deltasql://postgres/{authority}/postgres/s{uuid.uuid4().hex}"
+
+
+# --- a server that dies -----------------------------------------------------------
+
+
+class Writer(threading.Thread):
+    """Appends until it is told to stop, and remembers what became of each file."""
+
+    def __init__(self, uri: str, name: str) -> None:
+        super().__init__()
+        self._catalog = dk.connect(uri)
+        self._prefix = name
+        self.stopped = threading.Event()
+        self.made: dict[str, Committed] = {}
+        self.failed: dict[str, Exception] = {}
+
+    def run(self) -> None:
+        n = 0
+        while not self.stopped.is_set():
+            path = f"{self._prefix}-{(n := n + 1)}"
+            try:
+                self.made[path] = commit(self._catalog, add(path), version=0)
+            except Exception as error:
+                self.failed[path] = error
+                time.sleep(0.02)
+        self._catalog.close()
+
+
+def test_server_killed_under_load_loses_and_doubles_nothing(
+    server: Server, uri: str
+) -> None:
+    with dk.connect(uri) as catalog:
+        create(catalog)
+        writers = [Writer(uri, f"{i}") for i in range(4)]
+        for writer in writers:
+            writer.start()
+        for _ in range(2):
+            wait_for_commits(writers)
+            server.kill()
+            time.sleep(0.1)
+            server.start()
+        wait_for_commits(writers)
+        for writer in writers:
+            writer.stopped.set()
+            writer.join()
+
+        made = {p: c for writer in writers for p, c in writer.made.items()}
+        failed = {p: e for writer in writers for p, e in writer.failed.items()}
+        assert failed
+        assert {type(error) for error in failed.values()} <= {
+            CatalogUnavailableError,
+            UnknownOutcomeError,
+        }
+        there = paths(catalog)
+        assert len(there) == len(set(there)) == catalog.table("t").version
+        assert set(made) <= set(there)
+        for path in set(there) - set(made):
+            assert isinstance(failed[path], UnknownOutcomeError)
+        log = catalog.log("t")
+        for path, committed in made.items():
+            assert [a.path for a in log.commit(committed.version)[1:]] == [path]
+        check_integrity(catalog)
+
+
+def wait_for_commits(writers: list[Writer], more: int = 5) -> None:
+    goals = [len(writer.made) + more for writer in writers]
+    deadline = time.monotonic() + 60
+    while any(len(w.made) < goal for w, goal in zip(writers, goals, strict=True)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- an answer that is lost -------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def cuttable(proxy: Proxy) -> Iterator[Catalog]:
+    """A catalog behind the proxy, in the clear so that it can read along."""
+    with dk.connect(uri_of(proxy.port) + "?sslmode=disable") as catalog:
+        yield catalog
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_lost_answer_to_a_commit_is_found_out(
+    proxy: Proxy, cuttable: Catalog, moment: str
+) -> None:
+    create(cuttable, "t", add("a"))
+
+    proxy.cut = moment
+    committed = commit(cuttable, add("b"), remove(add("a")))
+
+    assert proxy.cuts == 1
+    assert (committed.version, committed.num_added_files) == (1, 1)
+    assert committed.num_removed_files == 1
+    (told, _) = cuttable.snapshot("t").history()
+    assert committed.transaction_id == told.transaction_id
+    assert paths(cuttable) == ["b"]
+    check_integrity(cuttable)
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_lost_answer_to_a_commit_of_new_tables_is_found_out(
+    proxy: Proxy, cuttable: Catalog, moment: str
+) -> None:
+    proxy.cut = moment
+    outcomes = cuttable.commit(
+        creation("right", add("r")), creation("left", add("l"), add("m"))
+    )
+
+    assert proxy.cuts == 1
+    assert [(o.table, o.version) for o in outcomes] == [("right", 0), ("left", 0)]
+    assert [t.name for t in cuttable.tables()] == ["left", "right"]
+    assert paths(cuttable, "left") == ["l", "m"]
+    check_integrity(cuttable)
+
+
+def test_commit_that_the_server_is_still_at_is_waited_for(
+    proxy: Proxy, cuttable: Catalog
+) -> None:
+    create(cuttable)
+    slow_down_commits(cuttable, seconds=1)
+
+    proxy.cut = "during"
+    started = time.monotonic()
+    committed = commit(cuttable, add("a"))
+
+    assert proxy.cuts == 1
+    assert time.monotonic() - started > 0.9
+    assert committed.version == cuttable.table("t").version == 1
+    assert paths(cuttable) == ["a"]
+
+
+def test_commit_after_which_the_server_ends_the_session_is_found_out(
+    server: Server, proxy: Proxy, cuttable: Catalog
+) -> None:
+    create(cuttable)
+    with dk.connect(uri_of(server.port)) as other:
+        proxy.at_commit = lambda: end_sessions(other)
+        committed = commit(cuttable, add("a"))
+
+    assert proxy.at_commit is None
+    assert committed.version == cuttable.table("t").version == 1
+    assert paths(cuttable) == ["a"]
+
+
+def slow_down_commits(catalog: Catalog, seconds: int) -> None:
+    with catalog.backend.writing() as session:
+        session.script(
+            [
+                "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS "
+                f"$$ BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END $$",
+                "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON dl_table_versions "
+                "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slowly()",
+            ]
+        )
+
+
+def test_outcome_that_cannot_be_found_out_is_said_to_be_unknown(
+    proxy: Proxy, cuttable: Catalog
+) -> None:
+    create(cuttable)
+
+    proxy.cut = "after"
+    proxy.refuse()
+    with pytest.raises(UnknownOutcomeError, match="may have happened or not"):
+        commit(cuttable, add("a"), version=0)
+
+
+def test_idle_connections_that_the_server_ended_are_replaced(uri: str) -> None:
+    with dk.connect(uri) as catalog:
+        create(catalog, "t", add("a"))
+        assert paths(catalog) == ["a"]
+        end_sessions(catalog)
+        assert paths(catalog) == ["a"]
+        commit(catalog, add("b"))
+        assert paths(catalog) == ["a", "b"]
+
+
+def end_sessions(catalog: Catalog) -> None:
+    """Let the server end all idle sessions of the catalog, as a restart does."""
+    with catalog.backend.reading() as session:
+        session.query_sql(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            {},
+        )
+
+
+# --- a server that can't be reached -----------------------------------------------
+
+
+def refusal(uri: str) -> CatalogUnavailableError:
+    """The error of a catalog that can't be opened, checked for what it gives away."""
+    with pytest.raises(CatalogUnavailableError) as caught:
+        dk.connect(uri)
+    error = caught.value
+    told = "".join(traceback.format_exception(error))
+    for text in (str(error), repr(error), told):
+        assert "pa55word" not in text
+        assert PASSWORD not in text
+    assert f"deltasql://postgres/{USER}:***@" in str(error)
+    assert not isinstance(error, TableNotFoundError)
+    return error
+
+
+def test_port_that_nobody_listens_on_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert "Connection refused" in str(refusal(uri_of(port)))
+
+
+def test_server_that_never_answers_is_unavailable_after_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        error = refusal(uri_of(port) + "?connect_timeout=2")
+    assert "timeout" in str(error)
+
+
+def test_wrong_password_is_unavailable(server: Server) -> None:
+    error = refusal(uri_of(server.port, password="pa55word"))
+    assert "password authentication failed" in str(error)
+
+
+def test_missing_database_is_unavailable(uri: str) -> None:
+    error = refusal(uri.replace("/postgres/s", "/nowhere/s"))
+    assert 'database "nowhere" does not exist' in str(error)
+
+
+def test_outage_is_never_a_missing_table(proxy: Proxy, cuttable: Catalog) -> None:
+    create(cuttable, "t", add("a"))
+    snapshot = cuttable.snapshot("t")
+    proxy.refuse()
+    proxy.hang_up()
+
+    for action in (
+        cuttable.tables,
+        lambda: cuttable.table("t"),
+        lambda: snapshot.files().read_all(),
+        lambda: cuttable.commit(Staged("t", [add("b")], Reads(0))),
+    ):
+        with pytest.raises(CatalogUnavailableError, match="Connection refused"):
+            action()
+
+
+def test_password_is_neither_stored_nor_logged(
+    uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with dk.connect(uri) as catalog:
+        create(catalog, "t", add("a"))
+        stored = dump(catalog)
+        assert PASSWORD not in repr(catalog)
+    assert USER in stored
+    assert PASSWORD not in stored
+    assert "delkalakedb" in caplog.text
+    assert PASSWORD not in caplog.text
+
+
+def dump(catalog: Catalog) -> str:
+    """Every row of every table of the catalog's schema, as text."""
+    with catalog.backend.reading() as session:
+        tables = session.query_sql(
+            "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()", {}
+        )
+        assert len(tables) > 8
+        return "".join(
+            row[0]
+            for (table,) in tables
+            for row in session.query_sql(f"SELECT CAST(t AS TEXT) FROM {table} t", {})
+        )
+
+
+def test_missing_driver_names_the_extra_and_leaves_other_engines_alone(
+    tmp_path: Path,
+) -> None:
+    script = f"""
+import sys
+sys.modules["psycopg"] = None
+import delkalakedb as dk
+from delkalakedb.errors import CatalogError
+dk.connect("deltasql://sqlite/{tmp_path}/meta.db").close()
+try:
+    dk.connect("deltasql://postgres/u:pa55word@127.0.0.1/db/public")
+except CatalogError as error:
+    print(error)
+"""
+    told = run_python(script)
+    assert "pip install 'delkalakedb[postgres]'" in told
+    assert "psycopg" in told
+    assert "pa55word" not in told
+
+
+def run_python(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr

@@ -1,0 +1,185 @@
+"""What the tests' child processes do, and how they are set off together.
+
+They are forked by a server process that has imported everything and opened nothing:
+a start costs milliseconds, and no connection or thread of the tests is inherited.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from typing import Any, TypeVar
+
+from actions import add, commit, create, remove, txn
+
+import delkalakedb as dk
+from delkalakedb import Catalog
+from delkalakedb.catalog.backend import Params, Row, Session, Write
+from delkalakedb.model.txnlog import Committed, Conflicted, Reads, Skipped, Staged
+
+T = TypeVar("T")
+CHILDREN = multiprocessing.get_context("forkserver")
+CHILDREN.set_forkserver_preload(
+    [
+        "delkalakedb.catalog.duckdb",
+        "delkalakedb.catalog.postgres",
+        "delkalakedb.catalog.sqlite",
+        "delkalakedb.config",
+        "delkalakedb.model.sql_predicate",
+        "hypothesis",
+        "pytest",
+    ]
+)
+PAIR = ("left", "right")
+_HEAD_START_S = 0.2
+
+
+class Crew:
+    """Processes that are up already and set out at the same moment."""
+
+    def __init__(self, size: int) -> None:
+        together = CHILDREN.Barrier(size)
+        self._pool = ProcessPoolExecutor(size, CHILDREN, Barrier.wait, (together,))
+        self.run(_arrive, count=size)
+
+    def run(self, job: Callable[..., T], *arguments: Any, count: int) -> list[T]:
+        """What `job(*arguments, i)` returns in each of `count` processes."""
+        at = time.time() + _HEAD_START_S
+        jobs = [
+            self._pool.submit(_set_out, at, job, (*arguments, i)) for i in range(count)
+        ]
+        return [done.result() for done in jobs]
+
+    def close(self) -> None:
+        """End the processes."""
+        self._pool.shutdown()
+
+
+def _arrive(_: int) -> None:
+    pass
+
+
+def _set_out(at: float, job: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    time.sleep(max(0, at - time.time()))
+    return job(*arguments)
+
+
+def count_tables(uri: str, _: int) -> int:
+    """Open a catalog and say how many tables it has."""
+    with dk.connect(uri) as catalog:
+        return len(catalog.tables())
+
+
+def append(uri: str, count: int, i: int) -> dict[int, str]:
+    """Append so many files to table t; the path that each version brought."""
+    with dk.connect(uri) as catalog:
+        names = [f"{i}-{n}" for n in range(count)]
+        return {commit(catalog, add(name)).version: name for name in names}
+
+
+def create_table(uri: str, i: int) -> None:
+    """Create a table of its own."""
+    with dk.connect(uri) as catalog:
+        create(catalog, f"t{i}", add("f"))
+
+
+def compact(
+    uri: str, files: Sequence[str], i: int
+) -> tuple[Committed | Skipped, ...] | Conflicted:
+    """Put one file in the place of several, as version 0 has them."""
+    with dk.connect(uri) as catalog:
+        removes = [remove(add(name), data_change=False) for name in files]
+        actions = [*removes, add(f"compacted-{i}", data_change=False)]
+        reads = Reads(version=0, paths=frozenset(files))
+        return catalog.ratify(Staged("t", actions, reads))
+
+
+def append_to_both(uri: str, count: int, i: int) -> int:
+    """Append to two tables in transactions that name them in an order of its own."""
+    tables = PAIR if i % 2 else PAIR[::-1]
+    with dk.connect(uri) as catalog:
+        for n in range(count):
+            catalog.commit(*(Staged(t, [add(f"{i}-{n}")], Reads(0)) for t in tables))
+    return count
+
+
+def replace_file(
+    catalog: Catalog, tables: Sequence[str], run: str, n: int
+) -> tuple[Committed | Skipped, ...]:
+    """The n-th commit of a run: its one file takes the place of the one before."""
+    old = [remove(add(f"{run}-{n - 1}"))] if n else []
+    actions = [*old, add(f"{run}-{n}"), txn(run, n)]
+    versions = [catalog.table(table).version for table in tables]
+    return catalog.commit(
+        *(
+            Staged(table, actions, Reads(version))
+            for table, version in zip(tables, versions, strict=True)
+        )
+    )
+
+
+def commit_forever(
+    uri: str, tables: Sequence[str], run: str, acknowledge: Connection
+) -> None:
+    """Commit until killed, and tell the number of each commit that was made."""
+    with dk.connect(uri) as catalog:
+        for n in range(1_000_000):
+            replace_file(catalog, tables, run, n)
+            acknowledge.send(n)
+
+
+def commit_and_die(uri: str, tables: Sequence[str], run: str, moment: str) -> None:
+    """Make the first commit of a run, and die by SIGKILL at a moment of it."""
+    with dk.connect(uri) as catalog:
+        writing = catalog.backend.writing
+
+        @contextmanager
+        def doomed() -> Iterator[Session]:
+            with writing() as session:
+                yield _DoomedSession(session, moment)
+                _die_if(moment == "all written")
+            _die_if(moment == "committed")
+
+        catalog.backend.writing = doomed  # type: ignore[method-assign]
+        replace_file(catalog, tables, run, 0)
+
+
+class _DoomedSession(Session):
+    """Carries out writes one by one, and dies at one of them."""
+
+    def __init__(self, session: Session, moment: str) -> None:
+        self._session = session
+        self._moment = moment
+        self._written = 0
+
+    def query(self, name: str, params: Params) -> list[Row]:
+        return self._session.query(name, params)
+
+    def query_sql(self, sql: str, params: Params) -> list[Row]:
+        return self._session.query_sql(sql, params)
+
+    def query_many(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+        rows = self._session.query_many(queries)
+        _die_if(self._moment == "locked")
+        return rows
+
+    def apply(self, writes: Sequence[Write]) -> None:
+        for write in writes:
+            _die_if(self._moment == f"write {self._written}")
+            self._session.apply([write])
+            # A query sends what a session has held back.
+            self._session.query_sql("SELECT 1", {})
+            self._written += 1
+
+    def script(self, statements: Any) -> None:
+        self._session.script(statements)
+
+
+def _die_if(now: bool) -> None:
+    if now:
+        os.kill(os.getpid(), signal.SIGKILL)
