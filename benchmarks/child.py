@@ -10,26 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json as pj
 from measure import peak_bytes
 
 _REPEATS = 3
-_STATS = pa.struct(
-    [
-        ("id", pa.int64()),
-        ("ts", pa.timestamp("us", "UTC")),
-        ("amount", pa.float64()),
-        ("city", pa.string()),
-    ]
-)
-_COUNTS = pa.struct([(field.name, pa.int64()) for field in _STATS])
-_STATS_SCHEMA = pa.schema(
-    [("nullCount", _COUNTS), ("minValues", _STATS), ("maxValues", _STATS)]
-)
-_PARTITION_SCHEMA = pa.schema([("day", pa.string())])
-_COLUMNS = ["path", "size_bytes", "modification_time_ms", "num_records"]
 
 
 def list_catalog(uri: str, name: str) -> dict[str, Any]:
@@ -47,7 +30,7 @@ def list_catalog_typed(uri: str, name: str) -> dict[str, Any]:
 
     with dk.connect(uri) as catalog:
         catalog.snapshot(name)
-        return _listed(lambda: _typed(catalog.snapshot(name).files()))
+        return _listed(lambda: catalog.snapshot(name).add_actions().read_all())
 
 
 def list_delta(path: str) -> dict[str, Any]:
@@ -102,29 +85,6 @@ def _listed(action: Callable[[], Any]) -> dict[str, Any]:
         "idle_bytes": idle,
         "rows": rows,
     }
-
-
-def _typed(batches: pa.RecordBatchReader) -> pa.Table:
-    return pa.concat_tables([_typed_batch(batch) for batch in batches])
-
-
-def _typed_batch(batch: pa.RecordBatch) -> pa.Table:
-    stats = _parsed(batch.column("stats"), _STATS_SCHEMA)
-    partition = _parsed(batch.column("partition_values"), _PARTITION_SCHEMA)
-    days = partition.cast(pa.schema([("day", pa.date32())])).to_struct_array()
-    table = pa.Table.from_batches([batch.select(_COLUMNS)])
-    for name in _STATS_SCHEMA.names:
-        table = table.append_column(name, stats.column(name))
-    return table.append_column("partition", days)
-
-
-def _parsed(texts: pa.Array, schema: pa.Schema) -> pa.Table:
-    lines = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-    joined = pc.binary_join(lines, "\n")[0].as_buffer()
-    options = pj.ParseOptions(
-        explicit_schema=schema, unexpected_field_behavior="ignore"
-    )
-    return pj.read_json(pa.BufferReader(joined), parse_options=options)
 
 
 if __name__ == "__main__":

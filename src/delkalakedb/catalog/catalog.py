@@ -17,6 +17,7 @@ from delkalakedb.catalog.registry import acquire_backend, release_backend
 from delkalakedb.catalog.rows import FILES_SCHEMA
 from delkalakedb.errors import CommitFailedError, DeltaError, TableNotFoundError
 from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
+from delkalakedb.model.addactions import add_actions
 from delkalakedb.model.predicate import Predicate, parse_predicate
 from delkalakedb.model.schema import parse_schema
 from delkalakedb.model.tables import Commit, Table
@@ -66,6 +67,17 @@ class Snapshot:
         else:
             batches = plan(self._backend, self._head, self._predicate(where))
         return pa.RecordBatchReader.from_batches(FILES_SCHEMA, batches)
+
+    def add_actions(
+        self, where: Filter | None = None, *, flatten: bool = False
+    ) -> pa.RecordBatchReader:
+        """The files with their statistics in typed columns, as deltalake gives them.
+
+        Args:
+            where: only files that may hold a row that matches.
+            flatten: one column for each part of a struct, named `min.a` and so on.
+        """
+        return add_actions(self.files(where), self.metadata, flatten=flatten)
 
     def history(
         self,

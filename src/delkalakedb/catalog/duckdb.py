@@ -1,8 +1,10 @@
 """DuckDB: one file, one process."""
 
+import ctypes
 import fcntl
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,7 +66,11 @@ class DuckDBBackend(Backend):
             self.default_data_path = f"{path.with_suffix('')}_tables"
         self._create = settings.sql.schema_policy == "create_if_missing"
         self._lock_timeout_s = settings.pool.lock_timeout
-        self._start()
+        self._pid = os.getpid()
+        self._root: duckdb.DuckDBPyConnection | None = None
+        self._opening = threading.Lock()
+        self._writer = threading.Lock()
+        _backends.add(self)
         self._pool: Pool[duckdb.DuckDBPyConnection] = Pool(
             self._connect,
             close=duckdb.DuckDBPyConnection.close,
@@ -74,12 +80,6 @@ class DuckDBBackend(Backend):
             name=self._name,
         )
 
-    def _start(self) -> None:
-        self._pid = os.getpid()
-        self._root: duckdb.DuckDBPyConnection | None = None
-        self._opening = threading.Lock()
-        self._writer = threading.Lock()
-
     @contextmanager
     def reading(self) -> Iterator[Session]:
         with self._mapped(), self._pool.connection() as connection:
@@ -87,6 +87,7 @@ class DuckDBBackend(Backend):
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
+        self._check_process()
         if not self._writer.acquire(timeout=self._lock_timeout_s):
             raise CatalogBusyError(
                 f"{self._name}: another thread wrote for more than "
@@ -123,16 +124,29 @@ class DuckDBBackend(Backend):
         return None
 
     def close(self) -> None:
+        if self._pid != os.getpid():
+            return
         self._pool.close()
         with self._opening:
             root, self._root = self._root, None
         if root is not None:
             root.close()
 
-    def _connect(self) -> duckdb.DuckDBPyConnection:
+    def leave_to_parent(self) -> None:
+        """In a forked child: never free what can't be closed without its threads."""
+        if self._root is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._root))
+
+    def _check_process(self) -> None:
         if self._pid != os.getpid():
-            # A parent's instance is no good here; its file lock says so below.
-            self._start()
+            raise CatalogBusyError(
+                f"{self._name}: this process was forked from another process that has "
+                "the catalog open, and a DuckDB catalog serves one process at a time; "
+                "use SQLite or Postgres for several"
+            )
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        self._check_process()
         with self._opening:
             if self._root is None:
                 self._root = self._open()
@@ -176,6 +190,18 @@ class DuckDBBackend(Backend):
             raise CatalogUnavailableError(f"{self._name}: {error}") from error
         except duckdb.Error as error:
             raise CatalogError(f"{self._name}: {error}") from error
+
+
+# A database instance has threads, and a fork leaves them behind.
+_backends: weakref.WeakSet[DuckDBBackend] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for backend in _backends:
+        backend.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _held_elsewhere(path: str) -> bool:

@@ -377,9 +377,7 @@ class _Transaction:
 class _Files:
     """The files at a commit's paths that are live, or were when it read."""
 
-    def __init__(
-        self, hashes: dict[str, int], rows: list[Row], first_own: int
-    ) -> None:
+    def __init__(self, hashes: dict[str, int], rows: list[Row], first_own: int) -> None:
         self.hashes = hashes
         self.rows = rows
         self.live: dict[str, list[LiveFile]] = {}

@@ -1,0 +1,319 @@
+"""Connections: how many, how long, whose, and that none is left behind."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from actions import add, commit, create, paths
+from integrity import check_integrity
+
+import delkalakedb as dk
+from delkalakedb import Catalog
+from delkalakedb.catalog.pool import Pool
+from delkalakedb.errors import CatalogBusyError, CatalogUnavailableError
+from delkalakedb.uri import parse_uri
+
+shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
+alone = pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
+
+
+def test_connections_beyond_the_size_wait_and_then_fail(catalog_uri: str) -> None:
+    settings = {"size": 2, "connect_timeout": 0.2}
+    with dk.connect(catalog_uri, pool=settings) as catalog:
+        with (
+            catalog.backend.reading(),
+            catalog.backend.reading(),
+            pytest.raises(
+                CatalogBusyError, match=r"all 2 connections were in use for 0\.2 s"
+            ),
+        ):
+            catalog.tables()
+        assert catalog.tables() == []
+
+
+def test_connection_that_comes_back_is_handed_to_who_waits(catalog_uri: str) -> None:
+    with dk.connect(catalog_uri, pool={"size": 1}) as catalog:
+        answers: list[object] = []
+        thread = threading.Thread(target=lambda: answers.append(catalog.tables()))
+        with catalog.backend.reading():
+            thread.start()
+            time.sleep(0.1)
+            assert answers == []
+        thread.join(5)
+        assert answers == [[]]
+
+
+def test_connections_are_used_again(postgres_uri: str) -> None:
+    with dk.connect(postgres_uri) as catalog:
+        assert len({backend_pid(catalog) for _ in range(5)}) == 1
+
+
+def backend_pid(catalog: Catalog) -> int:
+    with catalog.backend.reading() as session:
+        ((pid,),) = session.query_sql("SELECT pg_backend_pid()", {})
+    return int(pid)
+
+
+def test_one_pool_serves_all_catalogs_on_a_database(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    with dk.connect(catalog_uri) as one:
+        with dk.connect(catalog_uri) as same:
+            assert same.backend is one.backend
+        create(one)
+        assert [table.name for table in one.tables()] == ["t"]
+        with dk.connect(f"deltasql://sqlite/{tmp_path}/other.db") as other:
+            assert other.backend is not one.backend
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
+def test_file_is_the_same_database_by_whatever_path(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    file = Path(parse_uri(catalog_uri).database)
+    linked = catalog_uri.replace(str(file), f"{tmp_path}/link/{file.name}")
+    with dk.connect(catalog_uri) as one, dk.connect(linked) as same:
+        assert linked != catalog_uri
+        assert same.backend is one.backend
+
+
+def test_closed_catalog_says_so(catalog_uri: str) -> None:
+    catalog = dk.connect(catalog_uri)
+    catalog.close()
+    catalog.close()
+
+    with pytest.raises(CatalogUnavailableError, match="was closed"):
+        catalog.tables()
+
+
+def test_closing_leaves_no_connection_behind(postgres_uri: str) -> None:
+    with dk.connect(postgres_uri) as catalog:
+        create(catalog, "t", add("a"))
+        assert paths(catalog) == ["a"]
+        half_read = catalog.snapshot("t").files()
+        half_read.read_next_batch()
+        assert connections(postgres_uri) > 1
+    del half_read
+
+    deadline = time.monotonic() + 5
+    while connections(postgres_uri) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert connections(postgres_uri) == 0
+
+
+def connections(uri: str) -> int:
+    """How many connections of ours the server has on a catalog's database."""
+    with psycopg.connect(os.environ["DELKALAKEDB_TEST_PG_URL"]) as admin:
+        row = admin.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = %s",
+            [parse_uri(uri).database],
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_many_threads_share_a_small_pool(catalog_uri: str) -> None:
+    with dk.connect(catalog_uri, pool={"size": 3}) as catalog:
+        create(catalog)
+        failures: list[BaseException] = []
+
+        def work(i: int) -> None:
+            try:
+                for n in range(3):
+                    commit(catalog, add(f"{i}-{n}"))
+                    assert f"{i}-{n}" in paths(catalog)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert failures == []
+        assert len(paths(catalog)) == 48
+        check_integrity(catalog)
+
+
+def test_writer_that_waits_too_long_for_another_is_told(catalog_uri: str) -> None:
+    with dk.connect(catalog_uri, pool={"lock_timeout": 0.2}) as catalog:
+        create(catalog)
+        with held(catalog, "t"):
+            started = time.monotonic()
+            with pytest.raises(CatalogBusyError, match=r"0\.2 s|lock timeout"):
+                commit(catalog, add("a"))
+            assert 0.15 < time.monotonic() - started < 5
+        assert commit(catalog, add("a")).version == 1
+
+
+@contextmanager
+def held(catalog: Catalog, table: str) -> Iterator[None]:
+    """Hold a table's head as a writer does."""
+    with catalog.backend.writing() as session:
+        if catalog.backend.capabilities.row_locks:
+            session.query("lock_tables", {"names": f'["{table}"]'})
+        yield
+
+
+# --- the pool by itself -----------------------------------------------------------
+
+
+class Line:
+    """Something that is connected, or not any more."""
+
+    def __init__(self) -> None:
+        self.open = True
+
+    def close(self) -> None:
+        self.open = False
+
+
+def lines(size: int = 2, connect: type[Line] = Line) -> Pool[Line]:
+    return Pool(
+        connect,
+        close=Line.close,
+        healthy=lambda line: line.open,
+        size=size,
+        timeout_s=0.1,
+        name="lines",
+    )
+
+
+def test_line_that_broke_is_replaced() -> None:
+    pool = lines()
+    with pool.connection() as first:
+        pass
+    first.open = False
+    with pool.connection() as second:
+        assert second is not first
+        assert second.open
+
+
+def test_line_that_cannot_be_made_does_not_use_up_the_pool() -> None:
+    class Dead(Line):
+        def __init__(self) -> None:
+            raise OSError("no route")
+
+    pool = lines(1, Dead)
+    for _ in range(3):
+        with pytest.raises(OSError, match="no route"), pool.connection():
+            pass
+
+
+def test_line_in_use_when_the_pool_closes_is_closed_when_it_comes_back() -> None:
+    pool = lines()
+    with pool.connection() as line:
+        pool.close()
+        assert line.open
+    assert not line.open
+    with pytest.raises(CatalogUnavailableError, match="closed"), pool.connection():
+        pass
+
+
+# --- the end of a process, and its beginning as a fork ----------------------------
+
+LEFT_OPEN = """
+import delkalakedb as dk
+from actions import add, create, paths
+catalog = dk.connect({uri!r})
+create(catalog, "t", add("a"))
+assert paths(catalog) == ["a"]
+"""
+
+
+def test_process_that_ends_without_closing_ends_quietly(catalog_uri: str) -> None:
+    assert run_python(LEFT_OPEN.format(uri=catalog_uri)) == ""
+    with dk.connect(catalog_uri) as catalog:
+        assert paths(catalog) == ["a"]
+
+
+FORK = """
+import os, sys
+import delkalakedb as dk
+from actions import add, commit, create, paths
+catalog = dk.connect({uri!r})
+create(catalog, "t", add("a"))
+reader = catalog.snapshot("t").files()
+first = reader.read_next_batch()
+if (child := os.fork()) == 0:
+    for n in range(5):
+        commit(catalog, add(f"child-{{n}}"))
+        assert f"child-{{n}}" in paths(catalog)
+    {end}
+for n in range(5):
+    commit(catalog, add(f"parent-{{n}}"))
+    assert f"parent-{{n}}" in paths(catalog)
+assert os.waitpid(child, 0)[1] == 0
+assert sum(batch.num_rows for batch in reader) == 0
+commit(catalog, add("last"))
+assert len(paths(catalog)) == 12
+catalog.close()
+"""
+ENDS = ("catalog.close(); sys.exit()", "sys.exit()", "os._exit(0)")
+
+
+@shared
+@pytest.mark.parametrize("end", ENDS)
+def test_parent_and_child_both_go_on_after_a_fork(catalog_uri: str, end: str) -> None:
+    run_python(FORK.format(uri=catalog_uri, end=end))
+
+    with dk.connect(catalog_uri) as catalog:
+        assert len(paths(catalog)) == 12
+        check_integrity(catalog)
+
+
+FORK_ALONE = """
+import os, sys
+import delkalakedb as dk
+from actions import add, commit, create, paths
+from delkalakedb.errors import CatalogBusyError
+catalog = dk.connect({uri!r})
+create(catalog, "t", add("a"))
+if (child := os.fork()) == 0:
+    for ask in (lambda: commit(catalog, add("b")), catalog.tables):
+        try:
+            ask()
+        except CatalogBusyError as error:
+            assert "another process" in str(error)
+        else:
+            os._exit(1)
+    {end}
+assert os.waitpid(child, 0)[1] == 0
+commit(catalog, add("last"))
+assert paths(catalog) == ["a", "last"]
+catalog.close()
+"""
+
+
+@alone
+@pytest.mark.parametrize("end", ENDS)
+def test_forked_child_of_a_duckdb_catalog_is_told_that_the_parent_has_it(
+    catalog_uri: str, end: str
+) -> None:
+    run_python(FORK_ALONE.format(uri=catalog_uri, end=end))
+
+    with dk.connect(catalog_uri) as catalog:
+        assert paths(catalog) == ["a", "last"]
+        check_integrity(catalog)
+
+
+def run_python(script: str) -> str:
+    """What a script says in a process of its own, which must end well."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
