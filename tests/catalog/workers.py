@@ -7,6 +7,7 @@ a start costs milliseconds, and no connection or thread of the tests is inherite
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -37,6 +38,7 @@ CHILDREN.set_forkserver_preload(
 )
 PAIR = ("left", "right")
 _HEAD_START_S = 0.2
+_NOBODY = 65534
 
 
 class Crew:
@@ -73,6 +75,23 @@ def count_tables(uri: str, _: int) -> int:
     """Open a catalog and say how many tables it has."""
     with dk.connect(uri) as catalog:
         return len(catalog.tables())
+
+
+def open_without_rights(uri: str, told: Connection) -> None:
+    """Open a catalog as a user who may write nowhere; tell the error's kind and text."""
+    with tempfile.TemporaryDirectory() as folder:
+        dk.connect(
+            f"deltasql://sqlite/{folder}/meta.db"
+        ).close()  # imports all it needs
+    if os.getuid() == 0:
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+    try:
+        dk.connect(uri).close()
+    except Exception as error:
+        told.send((type(error).__name__, str(error)))
+    else:
+        told.send(("no error", ""))
 
 
 def append(uri: str, count: int, i: int) -> dict[int, str]:

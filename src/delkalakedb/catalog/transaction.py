@@ -1,0 +1,300 @@
+"""The one SQL transaction of a ratification; `ratify.py` says what it promises."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from delkalakedb.catalog.backend import Backend, Row, Run, Session
+from delkalakedb.catalog.commit import (
+    Actor,
+    ByKind,
+    LiveFile,
+    RemovedAll,
+    commit_writes,
+)
+from delkalakedb.catalog.head import Head, parse_head
+from delkalakedb.catalog.rebased import commit_info, empty_head, last_adds, rebased
+from delkalakedb.catalog.rows import hash_path
+from delkalakedb.catalog.statcolumns import revise
+from delkalakedb.catalog.winners import conflicted, find_conflict, newest
+from delkalakedb.errors import (
+    DeltaError,
+    ProtocolError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from delkalakedb.model.actions import Add, DomainMetadata, Metadata, Remove, Txn, known
+from delkalakedb.model.codec import decode_struct
+from delkalakedb.model.conflicts import ROW_TRACKING_DOMAIN, check_liveness
+from delkalakedb.model.properties import parse_properties
+from delkalakedb.model.protocol import check_actions
+from delkalakedb.model.rebase import (
+    carry_row_ids,
+    gives_row_ids,
+    row_id_high_water_mark,
+    with_row_ids,
+)
+from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
+
+__all__ = ["LostError", "Transaction", "lock_queries"]
+
+_Query = tuple[str, dict[str, object]]
+_MAX_NAME_BYTES = 255
+_MAX_LOCATION_BYTES = 2000
+
+
+class LostError(Exception):
+    """Ends the transaction; its outcome is a value to the caller."""
+
+    def __init__(self, outcome: Conflicted) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+@dataclass(slots=True)
+class _Table:
+    """A locked table as the transaction sees it, its own commits included."""
+
+    head: Head | None
+    # Versions from here on are this transaction's own.
+    first_own: int
+
+
+class Transaction:
+    """Staged commits, one after the other, on locked tables."""
+
+    def __init__(
+        self,
+        session: Session,
+        backend: Backend,
+        transaction_id: str,
+        actor: Actor,
+        indexed_columns: int,
+    ) -> None:
+        self._session = session
+        self._backend = backend
+        self._id = transaction_id
+        self._actor = actor
+        self._indexed_columns = indexed_columns
+        self._tables: dict[str, _Table] = {}
+        self._now_ms = int(time.time() * 1000)
+
+    def ratify(self, staged: Sequence[Staged]) -> tuple[Committed | Skipped, ...]:
+        """Write all of `staged`, or raise; a conflict is a `LostError`."""
+        self._lock(staged)
+        return self._skipped(staged) or tuple(map(self._commit, staged))
+
+    def _lock(self, staged: Sequence[Staged]) -> None:
+        """Lock the tables and load their heads, in one go."""
+        names = list(dict.fromkeys(commit.table for commit in staged))
+        locks = lock_queries(self._backend, staged)
+        load = self._backend.statements["load_head"]
+        heads: list[_Query] = [(load, {"name": n, "version": None}) for n in names]
+        answers = self._session.query_many([*locks, *heads])[len(locks) :]
+        for name, rows in zip(names, answers, strict=True):
+            head = parse_head(self._session, rows[0]) if rows else None
+            self._tables[name] = _Table(head, head.version + 1 if head else 0)
+
+    def _skipped(self, staged: Sequence[Staged]) -> tuple[Skipped, ...] | None:
+        """The outcome of a replay: every application transaction is there already."""
+        asked = [
+            (commit, action)
+            for commit in staged
+            if commit.reads.app_ids
+            for action in commit.actions
+            if isinstance(action, Txn) and action.app_id in commit.reads.app_ids
+        ]
+        done = [
+            Skipped(commit.table, version, txn.app_id)
+            for commit, txn in asked
+            if (version := self._applied(commit.table, txn)) is not None
+        ]
+        return tuple(done) if done and len(done) == len(asked) else None
+
+    def _applied(self, name: str, txn: Txn) -> int | None:
+        head = self._tables[name].head
+        if head is None:
+            return None
+        params = {"table_id": head.table_id, "app_id": txn.app_id}
+        rows = self._session.query("load_applied", params | {"txn": txn.version})
+        return int(rows[0][0]) if rows else None
+
+    def _commit(self, staged: Staged) -> Committed:
+        table = self._tables[staged.table]
+        head = table.head
+        if head is None:
+            return self._create(staged)
+        if staged.location is not None and staged.reads.version < 0:
+            raise TableExistsError(f"{staged.table}: the table exists already")
+        # First: what a winner forbids since is a conflict, not a mistake of the caller.
+        winners = self._winners(staged, head, table.first_own)
+        if lost := find_conflict(self._session, head, staged, winners):
+            raise LostError(lost)
+        check_actions(staged.actions, head.protocol, head.metadata, head.version + 1)
+        _check_append_only(staged, head)
+        files = self._files(staged, head)
+        self._check_liveness(staged, files, winners, head)
+        return self._write(staged, head, files)
+
+    def _winners(self, staged: Staged, head: Head, first_own: int) -> list[Row]:
+        if staged.reads.version >= first_own - 1:
+            return []
+        params = {"table_id": head.table_id, "after": staged.reads.version}
+        rows = self._session.query("load_winners", params)
+        return [row for row in rows if row[0] < first_own]
+
+    def _files(self, staged: Staged, head: Head) -> "_Files":
+        hashes = _hashes(staged)
+        if not hashes:
+            return _Files({}, [], 0)
+        params = {
+            "table_id": head.table_id,
+            "after": staged.reads.version,
+            "hashes": msgspec.json.encode(list(hashes.values())).decode(),
+        }
+        found = self._session.query("load_files_at_paths", params)
+        rows = [row for row in found if row[1] in hashes]
+        return _Files(hashes, rows, self._tables[staged.table].first_own)
+
+    def _create(self, staged: Staged) -> Committed:
+        if staged.location is None:
+            raise TableNotFoundError(f"{staged.table}: the catalog has no such table")
+        _check_size("name", staged.table, _MAX_NAME_BYTES)
+        _check_size("location", staged.location, _MAX_LOCATION_BYTES)
+        check_actions(staged.actions, None, None, 0)
+        taken = self._session.query("find_location", {"location": staged.location})
+        if taken:
+            raise TableExistsError(
+                f"{staged.table}: its location belongs to table {taken[0][0]}"
+            )
+        ((last,),) = self._session.query("load_max_table_id", {})
+        head = empty_head(staged, last + 1, self._now_ms)
+        params = {
+            "table_id": head.table_id,
+            "name": head.name,
+            "location": head.location,
+            "created_at_ms": head.created_at_ms,
+        }
+        mirror = {"table_id": head.table_id}
+        self._session.apply([Run("insert_table", params), Run("insert_mirror", mirror)])
+        return self._write(staged, head, _Files(_hashes(staged), [], 0))
+
+    def _check_liveness(
+        self, staged: Staged, files: "_Files", winners: list[Row], head: Head
+    ) -> None:
+        if staged.remove_all and files.live:
+            path = next(iter(files.live))
+            raise ProtocolError(
+                f"{staged.table}: {path} can't be added and removed at once"
+            )
+        if not files.rows and not any(isinstance(a, Remove) for a in staged.actions):
+            return
+        actions = ByKind(staged.actions)
+        live = {p: frozenset(f.dv_id for f in held) for p, held in files.live.items()}
+        conflict = check_liveness(
+            actions.of(Remove), actions.of(Add), live, files.removed
+        )
+        if conflict is not None:
+            raise LostError(conflicted(staged.table, newest(winners, head), conflict))
+
+    def _write(self, staged: Staged, previous: Head, files: "_Files") -> Committed:
+        head, actions = rebased(previous, staged, self._now_ms)
+        if gives_row_ids(head.protocol, head.metadata):
+            actions = self._with_row_ids(staged, head, files)
+        actions.put(commit_info(actions, staged, head, self._id))
+        if actions.of(Metadata):
+            columns = revise(
+                head.stat_columns,
+                head.metadata,
+                table_id=head.table_id,
+                version=head.version,
+                limit=self._indexed_columns,
+            )
+            head = replace(head, stat_columns=columns)
+        rows = commit_writes(
+            head,
+            actions,
+            files.live,
+            files.hashes,
+            removed_all=self._removed_all(staged, previous),
+            transaction_id=self._id,
+            actor=self._actor,
+        )
+        self._session.apply(rows.writes)
+        self._tables[staged.table].head = rows.head
+        return rows.committed
+
+    def _removed_all(self, staged: Staged, head: Head) -> RemovedAll | None:
+        if not staged.remove_all or head.version < 0:
+            return None
+        read, first_own = staged.reads.version, self._tables[staged.table].first_own
+        if read >= first_own - 1:
+            return RemovedAll(read, first_own, head.num_files, head.size_bytes)
+        seen = {"read_version": read, "first_own": first_own}
+        params = {"table_id": head.table_id} | seen
+        ((files, size_bytes),) = self._session.query("load_live_totals", params)
+        return RemovedAll(read, first_own, files, int(size_bytes))
+
+    def _with_row_ids(self, staged: Staged, head: Head, files: "_Files") -> ByKind:
+        params = {
+            "table_id": head.table_id,
+            "domain": ROW_TRACKING_DOMAIN,
+            "version": head.version,
+        }
+        rows = self._session.query("load_domain", params)
+        domain = decode_struct(rows[0][0], DomainMetadata) if rows else None
+        carried = carry_row_ids(staged.actions, last_adds(files.rows))
+        mark = row_id_high_water_mark(domain)
+        actions = ByKind(with_row_ids(carried, mark, head.version))
+        if actions.of(Metadata):
+            actions.put(head.metadata)
+        return actions
+
+
+class _Files:
+    """The files at a commit's paths that are live, or were when it read."""
+
+    def __init__(self, hashes: dict[str, int], rows: list[Row], first_own: int) -> None:
+        self.hashes = hashes
+        self.rows = rows
+        self.live: dict[str, list[LiveFile]] = {}
+        removed = set()
+        for file_id, path, vector, size, removed_version, *_ in rows:
+            if removed_version is None:
+                file = LiveFile(file_id, vector, size)
+                self.live.setdefault(path, []).append(file)
+            elif removed_version < first_own:
+                removed.add(path)
+        self.removed = frozenset(removed)
+
+
+def _hashes(staged: Staged) -> dict[str, int]:
+    return {
+        a.path: hash_path(a.path) for a in staged.actions if isinstance(a, Add | Remove)
+    }
+
+
+def _check_append_only(staged: Staged, head: Head) -> None:
+    properties = parse_properties(known(head.metadata.configuration) or {})
+    if staged.remove_all and properties.append_only and head.num_files:
+        raise ProtocolError(
+            f"{staged.table}: delta.appendOnly is true; its files can't be removed"
+        )
+
+
+def _check_size(what: str, text: str, limit: int) -> None:
+    if len(text.encode("utf-8", "surrogatepass")) > limit:
+        raise DeltaError(f"a table's {what} can't be longer than {limit} bytes")
+
+
+def lock_queries(backend: Backend, staged: Sequence[Staged]) -> list[_Query]:
+    """What to ask first, so that nobody else commits to these tables."""
+    if not backend.capabilities.row_locks:
+        return []
+    names = msgspec.json.encode([commit.table for commit in staged]).decode()
+    locks: list[_Query] = [(backend.statements["lock_tables"], {"names": names})]
+    if any(commit.location is not None for commit in staged):
+        locks.insert(0, (backend.statements["lock_catalog"], {}))
+    return locks

@@ -1,0 +1,115 @@
+"""DuckDB: the file's format, odd paths, and a database in memory."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+from actions import add, commit, create, paths
+from integrity import check_integrity
+
+import delkalakedb as dk
+from delkalakedb.errors import CatalogError, CatalogUnavailableError
+from delkalakedb.uri import Uri, format_uri
+
+MEMORY = "deltasql://duckdb/:memory:"
+
+
+def test_file_is_of_the_format_that_older_releases_read(tmp_path: Path) -> None:
+    file = tmp_path / "meta.duckdb"
+    with dk.connect(f"deltasql://duckdb/{file}") as catalog:
+        create(catalog, "t", add("a"))
+
+    with duckdb.connect() as connection:
+        connection.execute(f"ATTACH '{file}' AS meta (READ_ONLY)")
+        ((tags,),) = connection.execute(
+            "SELECT tags FROM duckdb_databases() WHERE database_name = 'meta'"
+        ).fetchall()
+        rows = connection.execute("SELECT path FROM meta.dl_files").fetchall()
+    assert tags["storage_version"].startswith("v1.2.0")
+    assert rows == [("a",)]
+
+
+@pytest.mark.parametrize("name", ["it's.duckdb", 'a "b" c.duckdb', "ünï%20.duckdb"])
+def test_path_may_hold_any_character(tmp_path: Path, name: str) -> None:
+    uri = Uri("duckdb", str(tmp_path / name))
+    with dk.connect(uri) as catalog:
+        create(catalog, "t", add("a"))
+    assert (tmp_path / name).exists()
+    with dk.connect(format_uri(uri)) as catalog:
+        assert paths(catalog) == ["a"]
+        check_integrity(catalog)
+
+
+def test_memory_is_one_database_for_the_life_of_the_process() -> None:
+    script = f"""
+import delkalakedb as dk
+from actions import add, commit, create, paths
+with dk.connect("{MEMORY}") as one, dk.connect("{MEMORY}") as same:
+    create(one, "t", add("a"))
+    assert paths(same) == ["a"]
+with dk.connect("{MEMORY}") as later:
+    assert paths(later) == ["a"]
+"""
+    for _ in range(2):
+        run_python(script)
+
+
+def test_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
+    file = tmp_path / "meta.duckdb"
+    file.write_text("name,age\nAda,36\n" * 1000)
+
+    with pytest.raises(CatalogUnavailableError, match=r"meta\.duckdb"):
+        dk.connect(Uri("duckdb", str(file)))
+
+    assert file.read_text().startswith("name,age")
+
+
+def test_missing_folder_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(CatalogUnavailableError, match="nowhere"):
+        dk.connect(Uri("duckdb", f"{tmp_path}/nowhere/meta.duckdb"))
+
+
+def test_missing_file_is_not_created_where_the_schema_must_be_there(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "meta.duckdb"
+    with pytest.raises(CatalogUnavailableError, match="no such file"):
+        dk.connect(Uri("duckdb", str(file)), sql={"schema": "error"})
+    assert not file.exists()
+
+
+def test_reader_in_the_middle_of_a_table_does_not_stop_a_writer(
+    tmp_path: Path,
+) -> None:
+    with dk.connect(Uri("duckdb", f"{tmp_path}/meta.duckdb")) as catalog:
+        create(catalog, "t", add("a"))
+        reader = catalog.snapshot("t").files()
+        assert reader.read_next_batch().num_rows == 1
+
+        commit(catalog, add("b"))
+
+        assert paths(catalog) == ["a", "b"]
+        del reader
+
+
+def test_failed_commit_leaves_the_catalog_usable(tmp_path: Path) -> None:
+    with dk.connect(Uri("duckdb", f"{tmp_path}/meta.duckdb")) as catalog:
+        create(catalog, "t", add("a"))
+        with pytest.raises(CatalogError), catalog.backend.writing() as session:
+            session.query_sql("SELECT * FROM dl_nothing", {})
+        assert commit(catalog, add("b")).version == 1
+        check_integrity(catalog)
+
+
+def run_python(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr

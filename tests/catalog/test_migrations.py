@@ -1,0 +1,202 @@
+"""The catalog's schema: the same by every way to it, and refused where it is newer."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pytest
+from actions import add, create, paths
+
+import delkalakedb as dk
+from delkalakedb.catalog import migrations
+from delkalakedb.catalog.backend import Backend, Insert
+from delkalakedb.catalog.statements import load_migrations
+from delkalakedb.errors import CatalogError, CatalogSchemaError
+from delkalakedb.uri import Uri, parse_uri
+
+LISTINGS = {
+    "sqlite": (
+        'SELECT m.name, c.name, c.type, c."notnull", c.pk FROM sqlite_master m '
+        "JOIN pragma_table_info(m.name) c WHERE m.type = 'table' ORDER BY 1, c.cid",
+        "SELECT name, sql FROM sqlite_master WHERE type = 'index' ORDER BY 1",
+        "SELECT m.name, k.\"table\", k.\"from\", k.\"to\" FROM sqlite_master m "
+        "JOIN pragma_foreign_key_list(m.name) k ORDER BY 1, 2, 3",
+    ),
+    "duckdb": (
+        "SELECT table_name, column_name, data_type, is_nullable FROM duckdb_columns() "
+        "WHERE database_name = 'catalog' ORDER BY table_name, column_index",
+        "SELECT index_name, sql FROM duckdb_indexes() "
+        "WHERE database_name = 'catalog' ORDER BY 1",
+        "SELECT table_name, constraint_text FROM duckdb_constraints() "
+        "WHERE database_name = 'catalog' ORDER BY 1, 2",
+    ),
+    "postgres": (
+        "SELECT table_name, column_name, data_type, is_nullable, collation_name "
+        "FROM information_schema.columns WHERE table_schema = current_schema() "
+        "ORDER BY table_name, ordinal_position",
+        "SELECT indexname, replace(indexdef, schemaname || '.', '') FROM pg_indexes "
+        "WHERE schemaname = current_schema() ORDER BY 1",
+        "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint "
+        "WHERE connamespace = current_schema()::regnamespace ORDER BY 1",
+    ),
+}
+NEXT = "ALTER TABLE dl_tables ADD COLUMN novelty BIGINT;"
+
+
+def listing(backend: Backend) -> list[list[tuple]]:
+    """Columns, indexes and constraints, as the engine sees them."""
+    with backend.reading() as session:
+        return [session.query_sql(sql, {}) for sql in LISTINGS[backend.engine]]
+
+
+def columns(backend: Backend) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for table, column, *_ in listing(backend)[0]:
+        found.setdefault(table, []).append(column)
+    return found
+
+
+def another(uri: str) -> Uri:
+    """A second database, or schema, beside the first."""
+    parsed = parse_uri(uri)
+    if parsed.engine == "postgres":
+        return replace(parsed, schema="another")
+    return replace(parsed, database=parsed.database.replace("meta", "another"))
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch):
+    """Sets the migrations that the package knows, as another release would."""
+
+    def set_known(scripts: Mapping[int, str]) -> None:
+        monkeypatch.setattr(migrations, "load_migrations", lambda engine: scripts)
+
+    return set_known
+
+
+def test_migrations_are_numbered_without_a_gap(engine: str) -> None:
+    assert list(load_migrations(engine)) == list(
+        range(1, migrations.latest_schema_version(engine) + 1)
+    )
+
+
+def test_every_engine_has_the_same_migrations() -> None:
+    assert len({tuple(load_migrations(engine)) for engine in LISTINGS}) == 1
+
+
+def test_catalog_migrated_step_by_step_equals_a_fresh_one(
+    catalog_uri: str, engine: str, known
+) -> None:
+    every = {**load_migrations(engine), 99: NEXT}
+    for step in every:
+        known({n: script for n, script in every.items() if n <= step})
+        dk.connect(catalog_uri).close()
+
+    with dk.connect(catalog_uri) as migrated, dk.connect(another(catalog_uri)) as fresh:
+        assert listing(migrated.backend) == listing(fresh.backend)
+        assert "novelty" in columns(fresh.backend)["dl_tables"]
+
+
+def test_migrated_catalog_keeps_its_tables(
+    catalog_uri: str, engine: str, known
+) -> None:
+    with dk.connect(catalog_uri) as before:
+        create(before, "t", add("a"))
+    known({**load_migrations(engine), 99: NEXT})
+
+    with dk.connect(catalog_uri) as after:
+        assert paths(after) == ["a"]
+        with after.backend.reading() as session:
+            versions = session.query_sql(
+                "SELECT version FROM dl_schema_versions ORDER BY version", {}
+            )
+    assert [v for (v,) in versions] == [*load_migrations(engine), 99]
+
+
+def test_failed_migration_leaves_the_schema_as_it_was(
+    catalog_uri: str, engine: str, known
+) -> None:
+    with dk.connect(catalog_uri) as catalog:
+        before = listing(catalog.backend)
+    known({**load_migrations(engine), 99: NEXT + "SELECT nonsense;"})
+
+    with pytest.raises(CatalogError):
+        dk.connect(catalog_uri)
+    known(load_migrations(engine))
+    with dk.connect(catalog_uri) as catalog:
+        assert listing(catalog.backend) == before
+
+
+def test_opening_again_changes_nothing(catalog_uri: str) -> None:
+    with dk.connect(catalog_uri) as first:
+        before = listing(first.backend)
+
+    with dk.connect(catalog_uri, sql={"schema": "error"}) as second:
+        assert listing(second.backend) == before
+
+
+def test_newer_schema_is_refused_naming_both_versions(catalog_uri: str) -> None:
+    with dk.connect(catalog_uri) as catalog:
+        engine = catalog.backend.engine
+        row = Insert(
+            "dl_schema_versions",
+            ("version", "applied_at_ms", "client"),
+            [(1234, 0, "delkalakedb/99")],
+        )
+        with catalog.backend.writing() as session:
+            session.apply([row])
+
+    latest = migrations.latest_schema_version(engine)
+    expected = f"schema version 1234, .* knows {latest}; upgrade delkalakedb"
+    with pytest.raises(CatalogSchemaError, match=expected):
+        dk.connect(catalog_uri)
+    with pytest.raises(CatalogSchemaError, match=expected):
+        dk.connect(catalog_uri, sql={"schema": "error"})
+
+
+def test_empty_database_is_refused_and_left_empty_if_asked(
+    catalog_uri: str, engine: str
+) -> None:
+    if engine == "sqlite":
+        Path(parse_uri(catalog_uri).database).touch()
+    elif engine == "duckdb":
+        duckdb.connect(parse_uri(catalog_uri).database).close()
+
+    for _ in range(2):
+        with pytest.raises(CatalogSchemaError, match=r"sql\.schema = error"):
+            dk.connect(catalog_uri, sql={"schema": "error"})
+    with dk.connect(catalog_uri) as catalog:
+        assert catalog.tables() == []
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
+def test_missing_file_is_refused_and_not_made_if_asked(catalog_uri: str) -> None:
+    with pytest.raises(CatalogError):
+        dk.connect(catalog_uri, sql={"schema": "error"})
+    assert not Path(parse_uri(catalog_uri).database).exists()
+
+
+def test_older_schema_is_refused_if_asked(catalog_uri: str, engine: str, known) -> None:
+    dk.connect(catalog_uri).close()
+    known({**load_migrations(engine), 99: NEXT})
+
+    with pytest.raises(CatalogSchemaError, match="no catalog of schema version 99"):
+        dk.connect(catalog_uri, sql={"schema": "error"})
+
+
+def test_three_engines_have_the_same_tables_and_columns(
+    tmp_path: Path, postgres_uri: str
+) -> None:
+    uris = [
+        f"deltasql://sqlite/{tmp_path}/meta.db",
+        f"deltasql://duckdb/{tmp_path}/meta.duckdb",
+        postgres_uri,
+    ]
+    found = []
+    for uri in uris:
+        with dk.connect(uri) as catalog:
+            found.append(columns(catalog.backend))
+
+    assert found[0] == found[1] == found[2]
+    assert "dl_files" in found[0]

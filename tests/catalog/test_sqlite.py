@@ -1,0 +1,159 @@
+"""SQLite: durability that is forced, and files that aren't what they were."""
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from actions import add, commit, create, paths
+from workers import CHILDREN, open_without_rights
+
+import delkalakedb as dk
+from delkalakedb import Catalog
+from delkalakedb.errors import (
+    CatalogError,
+    CatalogUnavailableError,
+    TableNotFoundError,
+)
+
+FULL = 2
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "meta.db"
+
+
+@pytest.fixture
+def sqlite(file: Path) -> Iterator[Catalog]:
+    with dk.connect(f"deltasql://sqlite/{file}") as catalog:
+        yield catalog
+
+
+def test_every_connection_forces_commits_to_disk(sqlite: Catalog) -> None:
+    backend = sqlite.backend
+    with backend.reading() as a, backend.reading() as b, backend.writing() as c:
+        for session in (a, b, c):
+            assert session.query_sql("PRAGMA synchronous", {}) == [(FULL,)]
+            assert session.query_sql("PRAGMA journal_mode", {}) == [("wal",)]
+            assert session.query_sql("PRAGMA foreign_keys", {}) == [(1,)]
+
+
+def test_reader_in_the_middle_of_a_table_does_not_stop_a_writer(
+    sqlite: Catalog,
+) -> None:
+    create(sqlite, "t", add("a"))
+    reader = sqlite.snapshot("t").files()
+    assert reader.read_next_batch().num_rows == 1
+
+    commit(sqlite, add("b"))
+
+    assert paths(sqlite) == ["a", "b"]
+    del reader
+
+
+def test_deleted_file_is_noticed(sqlite: Catalog, file: Path) -> None:
+    create(sqlite)
+    file.unlink()
+
+    for ask in (lambda: sqlite.table("t"), lambda: commit(sqlite, add("a"), version=0)):
+        with pytest.raises(CatalogError) as caught:
+            ask()
+        assert not isinstance(caught.value, TableNotFoundError)
+
+
+def test_file_that_was_replaced_is_the_one_that_is_written(
+    sqlite: Catalog, file: Path, tmp_path: Path
+) -> None:
+    create(sqlite, "t", add("old"))
+    with dk.connect(f"deltasql://sqlite/{tmp_path}/new.db") as other:
+        create(other, "t", add("new"))
+    for name in os.listdir(tmp_path):
+        if name.startswith("meta.db"):
+            (tmp_path / name).unlink()
+    (tmp_path / "new.db").rename(file)
+
+    assert paths(sqlite) == ["new"]
+    commit(sqlite, add("newer"))
+
+    sqlite.close()
+    with sqlite3.connect(file) as connection:
+        rows = connection.execute("SELECT path FROM dl_files ORDER BY path").fetchall()
+    connection.close()
+    assert rows == [("new",), ("newer",)]
+
+
+def test_file_that_is_no_database_is_unavailable(file: Path) -> None:
+    file.write_text("name,age\nAda,36\n" * 100)
+
+    with pytest.raises(CatalogUnavailableError, match=r"meta\.db: .*not a database"):
+        dk.connect(f"deltasql://sqlite/{file}")
+
+    assert file.read_text().startswith("name,age")
+
+
+def test_missing_folder_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(CatalogUnavailableError, match="unable to open"):
+        dk.connect(f"deltasql://sqlite/{tmp_path}/nowhere/meta.db")
+
+
+def test_missing_file_is_not_created_where_the_schema_must_be_there(
+    file: Path,
+) -> None:
+    with pytest.raises(CatalogUnavailableError, match="unable to open"):
+        dk.connect(f"deltasql://sqlite/{file}", sql={"schema": "error"})
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("writable", ["file", "folder"])
+def test_what_may_not_be_written_is_unavailable(public: Path, writable: str) -> None:
+    """A folder without a catalog yet, or a catalog in a file for reading only."""
+    uri = f"deltasql://sqlite/{public}/meta.db"
+    if writable == "folder":
+        with dk.connect(uri) as catalog:
+            create(catalog)
+        (public / "meta.db").chmod(0o444)
+    else:
+        public.chmod(0o555)
+
+    told, ours = CHILDREN.Pipe(duplex=False)
+    child = CHILDREN.Process(target=open_without_rights, args=(uri, ours))
+    child.start()
+    with told, ours:
+        kind, text = told.recv()
+    child.join()
+    assert kind == "CatalogUnavailableError", text
+    assert "meta.db" in text
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that everyone may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="dk-"))
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def test_damaged_file_is_unavailable(sqlite: Catalog, file: Path) -> None:
+    create(sqlite, "t", *(add(f"f{i}") for i in range(500)))
+    sqlite.close()
+    size = file.stat().st_size
+    with file.open("r+b") as handle:
+        handle.seek(4096)
+        handle.write(os.urandom(size - 4096))
+
+    with (
+        pytest.raises(CatalogUnavailableError, match="malformed|not a database"),
+        dk.connect(f"deltasql://sqlite/{file}") as again,
+    ):
+        paths(again)
+
+
+def test_memory_is_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(CatalogError, match="duckdb/:memory:"):
+        dk.connect("deltasql://sqlite/:memory:")

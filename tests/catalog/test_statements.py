@@ -1,0 +1,134 @@
+"""The `.sql` files: every statement runs on its engine, is used and says why."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from actions import add, create, stats
+
+import delkalakedb
+from delkalakedb import Catalog
+from delkalakedb.catalog.backend import Backend, Run, Session
+from delkalakedb.catalog.statcolumns import TABLES
+
+SOURCE = Path(delkalakedb.__file__).parent
+SQL = SOURCE / "catalog" / "sql"
+FILES = sorted(SQL.glob("*.sql"))
+HEADER = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+FRAGMENTS = {"plan_alive", "plan_died", "plan_nulls", "plan_overlap", "plan_uncovered"}
+JSON = {"names", "hashes", "removes", "stat_columns"}
+TEXTS = {"name", "location", "app_id", "domain", "operation", "actor", "sha256"}
+TEXTS |= {"transaction_id", "client", "schema", "table", "metadata", "protocol"}
+
+
+class RollBack(Exception):  # noqa: N818
+    """Ends a transaction that must leave nothing."""
+
+
+def statements(file: Path) -> dict[str, str]:
+    """The statements of a file by name, as they are written."""
+    _, *parts = HEADER.split(file.read_text())
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def sources(engine: str) -> dict[str, str]:
+    return statements(SQL / "queries.sql") | statements(SQL / f"{engine}.sql")
+
+
+def parameters(sql: str) -> set[str]:
+    return set(PARAMETER.findall(re.sub(r"--.*", "", sql)))
+
+
+def value(name: str) -> Any:
+    if name in JSON:
+        return "[]"
+    if name in TEXTS:
+        return "x"
+    return name == "data_change" if name == "data_change" else 7
+
+
+def execute(session: Session, backend: Backend, name: str, params: Mapping) -> None:
+    if backend.statements[name].startswith("SELECT"):
+        session.query(name, params)
+    else:
+        session.apply([Run(name, params)])
+        # An engine may hold writes back until something is asked.
+        session.query("load_schema_version", {})
+
+
+def test_every_statement_runs_on_every_engine(catalog: Catalog, engine: str) -> None:
+    written = sources(engine)
+    whole = {n: s for n, s in written.items() if n not in FRAGMENTS and "{" not in s}
+    assert len(whole) > 30
+
+    for name, sql in whole.items():
+        params = {parameter: value(parameter) for parameter in parameters(sql)}
+        with pytest.raises(RollBack), catalog.backend.writing() as session:
+            execute(session, catalog.backend, name, params)
+            raise RollBack
+
+
+@pytest.mark.parametrize("table", sorted(TABLES.values()))
+@pytest.mark.parametrize("part", ["plan_nulls", "plan_overlap", "plan_uncovered"])
+def test_every_fragment_runs_on_every_engine(
+    catalog: Catalog, engine: str, table: str, part: str
+) -> None:
+    create(catalog, "t", add("a", stats=stats(1, x=(1, 2, 0), s=("a", "b", 0))))
+    known, mark = catalog.backend.statements, catalog.backend.placeholder.format
+    number, text = {"lo": 1.5, "hi": 2.5, "reach": 3.5}, dict.fromkeys("lh", "a")
+    bounds = number if table == TABLES["number"] else {"lo": "a", "hi": "b"} | {
+        "reach": "c"
+    }
+    assert text
+    pieces = {
+        "table": table,
+        "column": mark("column"),
+        "since": mark("since"),
+        "ranges": f"({mark('class')}, {mark('lo')}, {mark('hi')}, {mark('reach')})",
+        "overlaps": f"s.hi >= {mark('lo')} AND s.lo <= {mark('hi')}",
+    }
+    params = {"column": 1, "since": 1, "class": 0, "table_id": 1, "version": 0, **bounds}
+
+    for whole in ("plan_files", "plan_probe"):
+        for alive in ("plan_alive", "plan_died"):
+            sql = known[whole].replace("{candidates}", known[part])
+            for name, piece in {**pieces, "alive": known[alive]}.items():
+                sql = sql.replace(f"{{{name}}}", piece)
+            used = {n: v for n, v in params.items() if mark(n) in sql}
+            with catalog.backend.reading() as session:
+                assert isinstance(session.query_sql(sql, used), list)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_every_statement_has_one_line_of_why(file: Path) -> None:
+    for name, text in statements(file).items():
+        first, second = text.split("\n")[:2]
+        assert re.fullmatch(r"-- [A-Z].*\.", first), name
+        assert second, name
+        assert not second.startswith("--"), name
+
+
+def test_every_statement_is_used() -> None:
+    code = "".join(path.read_text() for path in SOURCE.rglob("*.py"))
+    named = {name for file in FILES for name in statements(file)}
+
+    assert {name for name in named if f'"{name}"' not in code} == set()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_override_takes_the_parameters_of_what_it_overrides(file: Path) -> None:
+    shared = statements(SQL / "queries.sql")
+
+    for name, text in statements(file).items():
+        if name in shared:
+            assert parameters(text) == parameters(shared[name]), name
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_statement_names_are_unique_in_their_file(file: Path) -> None:
+    names = HEADER.findall(file.read_text())
+
+    assert len(names) == len(set(names))
