@@ -54,7 +54,8 @@ def main() -> int:
     rows = [row for run in runs for row in run.rows]
     print(render(rows))
     for run in runs:
-        print(*(f"{run.engine}: {note}" for note in run.notes), sep="\n", end="")
+        for note in run.notes:
+            print(f"{run.engine}: {note}")
     for path in write_plots(runs, options.out):
         _say(str(path))
     return int(any(row.ok is False for row in rows))

@@ -219,9 +219,10 @@ def outcomes_of(
 class Writers:
     """Draws commits; what it stages breaks no rule that needs no other commit."""
 
-    def __init__(self, model: Model, draw: Any) -> None:
+    def __init__(self, model: Model, draw: Any, folder: object = "/nowhere") -> None:
         self._model = model
         self._draw = draw
+        self._folder = folder
         self._run = uuid.uuid4().hex[:12]
         self._count = 0
 
@@ -229,11 +230,13 @@ class Writers:
         """A new table's first commit."""
         level = {"delta.isolationLevel": self._pick(LEVELS), DV: "true"}
         files = self._append(set(), Replay())
+        name = self._fresh("t")
         return creation(
-            self._fresh("t"),
+            name,
             *files,
             meta=metadata(COLUMNS, configuration=level),
             features=FEATURES,
+            location=f"{self._folder}/{name}",
         )
 
     def transaction(self) -> list[Staged]:

@@ -53,9 +53,9 @@ class _File(NamedTuple):
     size: int
     tombstone: bool | None
 
-    def lives_at(self, version: int) -> bool:
-        added = self.added is not None and self.added <= version
-        return added and (self.removed is None or self.removed > version)
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.path, self.dv_id
 
 
 class _Rows(defaultdict[str, list[Any]]):
@@ -88,7 +88,8 @@ def check_integrity(catalog: Catalog) -> None:
             problems.append(
                 f"{sorted(rows)}: rows of table {table_id}, which isn't there"
             )
-    assert problems == []
+    if problems:
+        raise AssertionError("\n".join(problems))
 
 
 def _load(catalog: Catalog) -> dict[int, _Rows]:
@@ -110,30 +111,36 @@ def _problems(table_id: int, rows: _Rows) -> Iterator[str]:
     numbers = [version.version for version in versions]
     if numbers != list(range(table.first, table.current + 1)):
         yield f"the head is {table.current}, but the versions are {numbers}"
-    for version in versions:
-        yield from _total_problems(version, files)
+    yield from _total_problems(versions, files)
     yield from _file_problems(table_id, table, files)
     yield from _state_problems(rows, table, versions)
     yield from _stat_problems(rows, table, files)
 
 
-def _total_problems(version: _Version, files: Sequence[_File]) -> Iterator[str]:
-    live = [file for file in files if file.lives_at(version.version)]
-    added = [file for file in files if file.added == version.version]
-    removed = [file for file in files if file.removed == version.version]
-    expected = version._replace(
-        added=len(added),
-        removed=sum(file.tombstone is not None for file in removed),
-        added_bytes=_bytes(added),
-        removed_bytes=_bytes(removed),
-        num_files=len(live),
-        size_bytes=_bytes(live),
-    )
-    if expected != version:
-        yield f"{version}, but its files say {expected}"
-    lives = Counter((file.path, file.dv_id) for file in live)
-    if doubled := [key for key, count in lives.items() if count > 1]:
-        yield f"live twice at {version.version}: {doubled}"
+def _total_problems(
+    versions: Sequence[_Version], files: Sequence[_File]
+) -> Iterator[str]:
+    added, removed = _by(files, "added"), _by(files, "removed")
+    live: Counter[tuple[str, str]] = Counter()
+    size = 0
+    for version in versions:
+        born, gone = added[version.version], removed[version.version]
+        live.subtract(file.key for file in gone)
+        live.update(file.key for file in born)
+        size += _bytes(born) - _bytes(gone)
+        expected = version._replace(
+            added=len(born),
+            removed=sum(file.tombstone is not None for file in gone),
+            added_bytes=_bytes(born),
+            removed_bytes=_bytes(gone),
+            num_files=live.total(),
+            size_bytes=size,
+        )
+        if expected != version:
+            yield f"{version}, but its files say {expected}"
+        changed = {file.key for file in (*born, *gone)}
+        if odd := [key for key in changed if live[key] not in (0, 1)]:
+            yield f"live more than once, or less than never, at {version}: {odd}"
 
 
 def _file_problems(
@@ -155,14 +162,17 @@ def _state_problems(
     for name, found in state.items():
         if any(not table.first <= version <= table.current for version in found):
             yield f"{name} has versions {found}, the head is {table.current}"
+    newest: tuple[int | None, ...] = (None, None)
+    metadata, protocols = set(state["dl_metadata"]), set(state["dl_protocols"])
     for version in versions:
-        told = (version.metadata_version, version.protocol_version)
-        newest = tuple(
-            max((v for v in state[name] if v <= version.version), default=None)
-            for name in ("dl_metadata", "dl_protocols")
+        v = version.version
+        newest = (
+            v if v in metadata else newest[0],
+            v if v in protocols else newest[1],
         )
+        told = (version.metadata_version, version.protocol_version)
         if told != newest:
-            yield f"version {version.version} has state {told}, not {newest}"
+            yield f"version {v} has state {told}, not {newest}"
     mirrors = [published for (published,) in rows["dl_mirrors"]]
     if len(mirrors) != 1 or mirrors[0] > table.current:
         yield f"mirror rows {mirrors}"
@@ -190,6 +200,13 @@ def _covers(column: StatColumn, file: _File) -> bool:
     if file.added is None or file.added < column.since:
         return False
     return column.until is None or file.added < column.until
+
+
+def _by(files: Sequence[_File], version: str) -> defaultdict[int | None, list[_File]]:
+    grouped: defaultdict[int | None, list[_File]] = defaultdict(list)
+    for file in files:
+        grouped[getattr(file, version)].append(file)
+    return grouped
 
 
 def _bytes(files: Sequence[_File]) -> int:

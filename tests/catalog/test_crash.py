@@ -9,7 +9,13 @@ from multiprocessing.connection import Connection
 import pytest
 from actions import add, creation, paths, remove
 from integrity import check_integrity
-from workers import CHILDREN, PAIR, commit_and_die, commit_forever
+from workers import (
+    CHILDREN,
+    PAIR,
+    commit_and_die,
+    commit_forever,
+    replace_file,
+)
 
 import delkalakedb as dk
 from delkalakedb import Catalog
@@ -119,3 +125,33 @@ def _rest(told: Connection) -> Iterator[int]:
             yield told.recv()
         except EOFError:
             return
+
+
+# --- the check itself -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("DELETE FROM dl_table_versions WHERE version = 1", "the head is 2"),
+        ("DELETE FROM dl_files WHERE path = 'run-1'", "its files say"),
+        ("UPDATE dl_files SET removed_version = NULL", "its files say"),
+        ("UPDATE dl_tables SET current_version = 3", "the head is 3"),
+        ("DELETE FROM dl_number_stats WHERE file_id % 2 = 1", "lacks"),
+        ("UPDATE dl_text_stats SET removed_version = NULL", "dl_text_stats has"),
+        ("UPDATE dl_txns SET version = 9 WHERE version = 2", "dl_txns has"),
+        ("DELETE FROM dl_metadata", "has state"),
+        ("DELETE FROM dl_mirrors", "mirror rows"),
+    ],
+)
+def test_damage_is_found_by_the_check(catalog: Catalog, damage: str, told: str) -> None:
+    catalog.commit(*map(creation, PAIR))
+    for n in range(2):
+        replace_file(catalog, PAIR, "run", n)
+    check_integrity(catalog)
+    with catalog.backend.writing() as session:
+        session.script([damage])
+
+    with pytest.raises(AssertionError, match=told):
+        check_integrity(catalog)

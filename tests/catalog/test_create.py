@@ -10,6 +10,7 @@ from delkalakedb.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from delkalakedb.model.actions import Action
 from delkalakedb.model.txnlog import Staged
 
 
@@ -81,7 +82,7 @@ def test_question_about_an_unknown_table_is_refused(catalog: Catalog, ask: str) 
 
 @pytest.mark.parametrize("actions", [[protocol()], [metadata()], [add("a")], []])
 def test_first_commit_without_protocol_and_metadata_is_refused(
-    catalog: Catalog, actions: list
+    catalog: Catalog, actions: list[Action]
 ) -> None:
     with pytest.raises(ProtocolError, match="version 0 needs"):
         catalog.commit(Staged("t", actions, location="/t"))

@@ -1,6 +1,6 @@
 """The catalog's schema: the same by every way to it, and refused where it is newer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from actions import add, create, paths
 
 import delkalakedb as dk
 from delkalakedb.catalog import migrations
-from delkalakedb.catalog.backend import Backend, Insert
+from delkalakedb.catalog.backend import Backend, Insert, Row
 from delkalakedb.catalog.statements import load_migrations
 from delkalakedb.errors import CatalogError, CatalogSchemaError
 from delkalakedb.uri import Uri, parse_uri
@@ -20,7 +20,7 @@ LISTINGS = {
         'SELECT m.name, c.name, c.type, c."notnull", c.pk FROM sqlite_master m '
         "JOIN pragma_table_info(m.name) c WHERE m.type = 'table' ORDER BY 1, c.cid",
         "SELECT name, sql FROM sqlite_master WHERE type = 'index' ORDER BY 1",
-        "SELECT m.name, k.\"table\", k.\"from\", k.\"to\" FROM sqlite_master m "
+        'SELECT m.name, k."table", k."from", k."to" FROM sqlite_master m '
         "JOIN pragma_foreign_key_list(m.name) k ORDER BY 1, 2, 3",
     ),
     "duckdb": (
@@ -41,10 +41,11 @@ LISTINGS = {
         "WHERE connamespace = current_schema()::regnamespace ORDER BY 1",
     ),
 }
-NEXT = "ALTER TABLE dl_tables ADD COLUMN novelty BIGINT;"
+Known = Callable[[Mapping[int, str]], None]
+NEXT = "ALTER TABLE dl_tables ADD COLUMN novelty INTEGER;"
 
 
-def listing(backend: Backend) -> list[list[tuple]]:
+def listing(backend: Backend) -> list[list[Row]]:
     """Columns, indexes and constraints, as the engine sees them."""
     with backend.reading() as session:
         return [session.query_sql(sql, {}) for sql in LISTINGS[backend.engine]]
@@ -66,7 +67,7 @@ def another(uri: str) -> Uri:
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch):
+def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     """Sets the migrations that the package knows, as another release would."""
 
     def set_known(scripts: Mapping[int, str]) -> None:
@@ -86,7 +87,7 @@ def test_every_engine_has_the_same_migrations() -> None:
 
 
 def test_catalog_migrated_step_by_step_equals_a_fresh_one(
-    catalog_uri: str, engine: str, known
+    catalog_uri: str, engine: str, known: Known
 ) -> None:
     every = {**load_migrations(engine), 99: NEXT}
     for step in every:
@@ -99,7 +100,7 @@ def test_catalog_migrated_step_by_step_equals_a_fresh_one(
 
 
 def test_migrated_catalog_keeps_its_tables(
-    catalog_uri: str, engine: str, known
+    catalog_uri: str, engine: str, known: Known
 ) -> None:
     with dk.connect(catalog_uri) as before:
         create(before, "t", add("a"))
@@ -115,7 +116,7 @@ def test_migrated_catalog_keeps_its_tables(
 
 
 def test_failed_migration_leaves_the_schema_as_it_was(
-    catalog_uri: str, engine: str, known
+    catalog_uri: str, engine: str, known: Known
 ) -> None:
     with dk.connect(catalog_uri) as catalog:
         before = listing(catalog.backend)
@@ -177,7 +178,9 @@ def test_missing_file_is_refused_and_not_made_if_asked(catalog_uri: str) -> None
     assert not Path(parse_uri(catalog_uri).database).exists()
 
 
-def test_older_schema_is_refused_if_asked(catalog_uri: str, engine: str, known) -> None:
+def test_older_schema_is_refused_if_asked(
+    catalog_uri: str, engine: str, known: Known
+) -> None:
     dk.connect(catalog_uri).close()
     known({**load_migrations(engine), 99: NEXT})
 

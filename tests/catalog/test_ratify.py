@@ -20,7 +20,7 @@ from actions import (
 
 from delkalakedb import Catalog
 from delkalakedb.errors import CommitFailedError, ProtocolError
-from delkalakedb.model.actions import Add, Remove
+from delkalakedb.model.actions import Action, Add, DeletionVector, Remove
 from delkalakedb.model.conflicts import Rule
 from delkalakedb.model.txnlog import Conflicted
 
@@ -163,17 +163,14 @@ def test_remove_of_the_wrong_vector_is_refused(catalog: Catalog) -> None:
 
 def test_vectors_that_differ_in_their_offset_are_two(catalog: Catalog) -> None:
     def at(offset: int) -> Add:
-        stored = vector("v")
-        return add(
-            "a",
-            deletion_vector=type(stored)(
-                storage_type="u",
-                path_or_inline_dv="v",
-                offset=offset,
-                size_in_bytes=1,
-                cardinality=1,
-            ),
+        stored = DeletionVector(
+            storage_type="u",
+            path_or_inline_dv="v",
+            offset=offset,
+            size_in_bytes=1,
+            cardinality=1,
         )
+        return add("a", deletion_vector=stored)
 
     with_vectors(catalog, at(0))
 
@@ -325,7 +322,7 @@ def test_change_data_files_are_kept_in_order_and_are_no_table_files(
     ],
 )
 def test_commit_that_breaks_the_protocol_is_refused_and_leaves_nothing(
-    catalog: Catalog, actions: list, problem: str
+    catalog: Catalog, actions: list[Action], problem: str
 ) -> None:
     create(catalog, "t", A)
 

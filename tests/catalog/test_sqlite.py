@@ -108,11 +108,10 @@ def test_missing_file_is_not_created_where_the_schema_must_be_there(
     assert not file.exists()
 
 
-@pytest.mark.parametrize("writable", ["file", "folder"])
-def test_what_may_not_be_written_is_unavailable(public: Path, writable: str) -> None:
-    """A folder without a catalog yet, or a catalog in a file for reading only."""
+@pytest.mark.parametrize("closed", ["file", "folder"])
+def test_what_may_not_be_written_is_unavailable(public: Path, closed: str) -> None:
     uri = f"deltasql://sqlite/{public}/meta.db"
-    if writable == "folder":
+    if closed == "file":
         with dk.connect(uri) as catalog:
             create(catalog)
         (public / "meta.db").chmod(0o444)
@@ -148,7 +147,7 @@ def test_damaged_file_is_unavailable(sqlite: Catalog, file: Path) -> None:
         handle.write(os.urandom(size - 4096))
 
     with (
-        pytest.raises(CatalogUnavailableError, match="malformed|not a database"),
+        pytest.raises(CatalogUnavailableError, match=r"malformed|not a database"),
         dk.connect(f"deltasql://sqlite/{file}") as again,
     ):
         paths(again)

@@ -1,5 +1,9 @@
 """What a commit changes beside files: protocol, metadata, applications, domains."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
 import pytest
 from actions import (
     add,
@@ -19,14 +23,20 @@ from actions import (
 
 from delkalakedb import Catalog
 from delkalakedb.errors import ProtocolError
-from delkalakedb.model.actions import Add, CommitInfo, DomainMetadata, Protocol
+from delkalakedb.model.actions import (
+    Action,
+    Add,
+    CommitInfo,
+    DomainMetadata,
+    Protocol,
+)
 from delkalakedb.model.conflicts import ROW_TRACKING_DOMAIN, Rule
 from delkalakedb.model.txnlog import Conflicted, Skipped
 
 ICT = {"delta.enableInCommitTimestamps": "true"}
 
 
-def info(catalog: Catalog, version: int) -> dict:
+def info(catalog: Catalog, version: int) -> dict[str, Any]:
     """The commitInfo of a version, which is its first action."""
     first = catalog.log("t").commit(version)[0]
     assert isinstance(first, CommitInfo)
@@ -228,7 +238,7 @@ def high_water_mark(catalog: Catalog, version: int | None = None) -> DomainMetad
     return catalog.snapshot("t", version).domains()[ROW_TRACKING_DOMAIN]
 
 
-def row_ids(actions: tuple) -> dict[str, tuple]:
+def row_ids(actions: Sequence[Action]) -> dict[str, tuple[Any, Any]]:
     return {
         a.path: (a.base_row_id, a.default_row_commit_version)
         for a in actions
@@ -300,7 +310,7 @@ def test_in_commit_timestamps_are_the_versions_own_and_rise(catalog: Catalog) ->
 
     stamps = [info(catalog, v)["inCommitTimestamp"] for v in range(6)]
     assert stamps == [catalog.snapshot("t", v).table.timestamp_ms for v in range(6)]
-    assert all(a < b for a, b in zip(stamps, stamps[1:], strict=False))
+    assert all(a < b for a, b in pairwise(stamps))
 
 
 def test_in_commit_timestamps_turned_on_later_say_since_when(catalog: Catalog) -> None:

@@ -13,7 +13,7 @@ TIMES = [10_000, 20_000, 20_001, 35_000]
 
 @pytest.fixture
 def travelled(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Catalog:
-    """Four versions at `TIMES`; version v adds the file fv and removes the one before."""
+    """Four versions at `TIMES`, each with one file, named after it."""
     for version, now_ms in enumerate(TIMES):
         now = now_ms / 1000
         monkeypatch.setattr("delkalakedb.catalog.ratify.time.time", lambda at=now: at)

@@ -78,11 +78,10 @@ def count_tables(uri: str, _: int) -> int:
 
 
 def open_without_rights(uri: str, told: Connection) -> None:
-    """Open a catalog as a user who may write nowhere; tell the error's kind and text."""
+    """Open a catalog as a user who may write nowhere, and tell the error."""
     with tempfile.TemporaryDirectory() as folder:
-        dk.connect(
-            f"deltasql://sqlite/{folder}/meta.db"
-        ).close()  # imports all it needs
+        # Whatever must be imported is, while it still may be read.
+        dk.connect(f"deltasql://sqlite/{folder}/meta.db").close()
     if os.getuid() == 0:
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)

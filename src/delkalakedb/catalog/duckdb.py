@@ -165,9 +165,7 @@ class DuckDBBackend(Backend):
                         f"{self._name}: there is no such file"
                     )
                 path = self._path.replace("'", "''")
-                root.execute(
-                    f"ATTACH '{path}' AS catalog (STORAGE_VERSION '{_STORAGE_VERSION}')"
-                )
+                root.execute(f"ATTACH '{path}' AS catalog {self._format()}")
         except duckdb.IOException as error:
             root.close()
             if _held_elsewhere(self._path):
@@ -181,6 +179,12 @@ class DuckDBBackend(Backend):
             root.close()
             raise
         return root
+
+    def _format(self) -> str:
+        # A file that is there keeps its own: DuckDB refuses to go below it.
+        file = Path(self._path)
+        there = file.exists() and file.stat().st_size > 0
+        return "" if there else f"(STORAGE_VERSION '{_STORAGE_VERSION}')"
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:

@@ -56,6 +56,9 @@ def _candidates(
         for driver in wanted
         if (lookup := _lookup(backend, head, driver, columns)) is not None
     ]
+    if any(not lookup.parts for lookup in lookups):
+        # The index covers every file, and none of them has a value.
+        return
     if lookups:
         with backend.reading() as session:
             chosen = _most_selective(session, lookups)

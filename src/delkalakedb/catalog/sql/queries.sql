@@ -5,11 +5,6 @@
 -- The newest migration that was applied.
 SELECT max(version) FROM dl_schema_versions
 
--- name: insert_schema_version
--- Remember an applied migration.
-INSERT INTO dl_schema_versions (version, applied_at_ms, client)
-VALUES (:version, :applied_at_ms, :client)
-
 -- name: load_head
 -- Everything that opening a table needs, at its latest or a given version.
 SELECT
