@@ -27,8 +27,8 @@ LAYERS = (
 )
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 SEAMS = {
-    "adbc_driver_manager": ("catalog/postgres.py",),
-    "adbc_driver_postgresql": ("catalog/postgres.py",),
+    "adbc_driver_manager": ("catalog/postgres_bulk.py",),
+    "adbc_driver_postgresql": ("catalog/postgres_bulk.py",),
     "deltalake": ("errors.py", "table/", "workspace/"),
     "duckdb": ("catalog/duckdb.py",),
     "obstore": ("storage/",),

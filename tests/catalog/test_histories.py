@@ -63,11 +63,11 @@ def run(catalog: Catalog, data: st.DataObject, steps: int) -> None:
 def test_history_of_several_writers_is_what_the_model_says(
     catalog: Catalog, data: st.DataObject
 ) -> None:
-    run(catalog, data, steps=12)
+    run(catalog, data, steps=8)
 
 
 @pytest.mark.soak
-@settings(max_examples=500, suppress_health_check=checks)
+@settings(max_examples=300, suppress_health_check=checks)
 @given(st.data())
 def test_long_history_of_several_writers_is_what_the_model_says(
     catalog: Catalog, data: st.DataObject

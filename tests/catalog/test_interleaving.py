@@ -108,7 +108,7 @@ def check_cell(pair: Pair, level: str, lost: str, won: str, rule: str) -> None:
     loser = on(table, lost, level)
     outcome = pair.a.ratify(loser)
     assert set(batch.column("path").to_pylist()) == seen
-    reader.close()
+    del reader
 
     if rule == "·":
         assert isinstance(outcome, tuple), (outcome, table)

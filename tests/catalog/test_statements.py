@@ -11,6 +11,7 @@ from actions import add, create, stats
 import delkalakedb
 from delkalakedb import Catalog
 from delkalakedb.catalog.backend import Run, Session
+from delkalakedb.catalog.rows import FILES_SCHEMA
 from delkalakedb.catalog.statcolumns import TABLES
 from delkalakedb.model.values import Kind
 
@@ -19,6 +20,7 @@ SQL = SOURCE / "catalog" / "sql"
 FILES = sorted(SQL.glob("*.sql"))
 HEADER = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+COLUMNS = ", ".join(FILES_SCHEMA.names)
 FRAGMENTS = {"plan_alive", "plan_died", "plan_nulls", "plan_overlap", "plan_uncovered"}
 JSON = {"names", "hashes", "removes", "stat_columns"}
 TEXTS = {"name", "location", "app_id", "domain", "operation", "actor", "sha256"}
@@ -36,7 +38,10 @@ def statements(file: Path) -> dict[str, str]:
 
 
 def sources(engine: str) -> dict[str, str]:
-    return statements(SQL / "queries.sql") | statements(SQL / f"{engine}.sql")
+    """The statements of an engine that are whole, but for the columns of files."""
+    found = statements(SQL / "queries.sql") | statements(SQL / f"{engine}.sql")
+    filled = {name: sql.replace("{columns}", COLUMNS) for name, sql in found.items()}
+    return {n: s for n, s in filled.items() if n not in FRAGMENTS and "{" not in s}
 
 
 def parameters(sql: str) -> set[str]:
@@ -53,9 +58,10 @@ def run(name: str, sql: str) -> Run:
     return Run(name, {parameter: value(parameter) for parameter in parameters(sql)})
 
 
-def execute(session: Session, statement: Run, sql: str) -> None:
+def execute(catalog: Catalog, session: Session, statement: Run, sql: str) -> None:
     if "\nSELECT" in sql:
-        session.query(statement.name, statement.params)
+        ready = catalog.backend.statements[statement.name]
+        session.query_sql(ready.replace("{columns}", COLUMNS), statement.params)
     else:
         session.apply([statement])
         # An engine may hold writes back until something is asked.
@@ -63,15 +69,14 @@ def execute(session: Session, statement: Run, sql: str) -> None:
 
 
 def test_every_statement_runs_on_every_engine(catalog: Catalog, engine: str) -> None:
-    written = sources(engine)
-    whole = {n: s for n, s in written.items() if n not in FRAGMENTS and "{" not in s}
+    whole = sources(engine)
     assert len(whole) > 30
 
     for name, sql in whole.items():
         with suppress(RollBack), catalog.backend.writing() as session:
             if name != "insert_table":
                 session.apply([run("insert_table", whole["insert_table"])])
-            execute(session, run(name, sql), sql)
+            execute(catalog, session, run(name, sql), sql)
             raise RollBack
 
 
@@ -87,6 +92,7 @@ def test_every_fragment_runs_on_every_engine(
     pieces = {
         "table": table,
         "column": mark("column"),
+        "columns": COLUMNS,
         "since": mark("since"),
         "ranges": f"({mark('class')}, {mark('lo')}, {mark('hi')}, {mark('reach')})",
         "overlaps": f"s.hi >= {mark('lo')} AND s.lo <= {mark('hi')}",
@@ -131,7 +137,7 @@ def test_override_takes_the_parameters_of_what_it_overrides(file: Path) -> None:
     shared = statements(SQL / "queries.sql")
 
     for name, text in statements(file).items():
-        if name in shared:
+        if name in shared.keys() - FRAGMENTS:
             assert parameters(text) == parameters(shared[name]), name
 
 

@@ -12,12 +12,12 @@ from delkalakedb.catalog.head import Head, parse_head
 from delkalakedb.catalog.migrations import ensure_schema
 from delkalakedb.catalog.plan import plan
 from delkalakedb.catalog.ratify import CLIENT, SqlTxnLogWriter
-from delkalakedb.catalog.reader import SqlTxnLogReader
+from delkalakedb.catalog.reader import SqlTxnLogReader, load_files
 from delkalakedb.catalog.registry import acquire_backend, release_backend
 from delkalakedb.catalog.rows import FILES_SCHEMA
 from delkalakedb.errors import CommitFailedError, DeltaError, TableNotFoundError
 from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
-from delkalakedb.model.addactions import add_actions
+from delkalakedb.model.addactions import ADD_ACTION_COLUMNS, add_actions
 from delkalakedb.model.predicate import Predicate, parse_predicate
 from delkalakedb.model.schema import parse_schema
 from delkalakedb.model.tables import Commit, Table
@@ -62,11 +62,7 @@ class Snapshot:
 
     def files(self, where: Filter | None = None) -> pa.RecordBatchReader:
         """The files, or those that may hold a row that matches, streamed as Arrow."""
-        if where is None:
-            batches = self._log.files(self._head)
-        else:
-            batches = plan(self._backend, self._head, self._predicate(where))
-        return pa.RecordBatchReader.from_batches(FILES_SCHEMA, batches)
+        return self._files(where, FILES_SCHEMA)
 
     def add_actions(
         self, where: Filter | None = None, *, flatten: bool = False
@@ -77,7 +73,8 @@ class Snapshot:
             where: only files that may hold a row that matches.
             flatten: one column for each part of a struct, named `min.a` and so on.
         """
-        return add_actions(self.files(where), self.metadata, flatten=flatten)
+        schema = pa.schema([FILES_SCHEMA.field(name) for name in ADD_ACTION_COLUMNS])
+        return add_actions(self._files(where, schema), self.metadata, flatten=flatten)
 
     def history(
         self,
@@ -113,6 +110,14 @@ class Snapshot:
     def domains(self) -> dict[str, DomainMetadata]:
         """The live metadata domains."""
         return self._log.domains(self._head.version)
+
+    def _files(self, where: Filter | None, schema: pa.Schema) -> pa.RecordBatchReader:
+        if where is None:
+            batches = load_files(self._backend, self._head, schema)
+        else:
+            predicate = self._predicate(where)
+            batches = plan(self._backend, self._head, predicate, schema)
+        return pa.RecordBatchReader.from_batches(schema, batches)
 
     def _predicate(self, where: Filter) -> Predicate:
         if isinstance(where, str | list | tuple):

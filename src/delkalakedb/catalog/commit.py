@@ -295,7 +295,7 @@ def _add_writes(
         for file_id, add, parsed in zip(file_ids, adds, stats, strict=True)
     ]
     columns, indexed = index_files(
-        head.stat_columns, head.metadata, file_ids, adds, stats
+        head.stat_columns, head.metadata, head.version, file_ids, adds, stats
     )
     return columns, [Insert("dl_files", FILE_COLUMNS, rows), *indexed]
 

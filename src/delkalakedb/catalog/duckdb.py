@@ -3,6 +3,7 @@
 import ctypes
 import fcntl
 import os
+import re
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +42,7 @@ _STORAGE_VERSION = "v1.2.0"
 # Below this, one statement with values beats the detour over Arrow.
 _ARROW_ROWS = 16
 _BATCH_ROWS = 100_000
+_PARAMETERS = re.compile(r"\$(\w+)")
 
 
 class DuckDBBackend(Backend):
@@ -227,7 +229,9 @@ class _DuckDBSession(Session):
         return self.query_sql(DuckDBBackend.statements[name], params)
 
     def query_sql(self, sql: str, params: Params) -> list[Row]:
-        return self._connection.execute(sql, params).fetchall()
+        # DuckDB refuses parameters that a statement doesn't use.
+        used = {name: params[name] for name in _PARAMETERS.findall(sql)}
+        return self._connection.execute(sql, used).fetchall()
 
     def apply(self, writes: Sequence[Write]) -> None:
         for write in writes:

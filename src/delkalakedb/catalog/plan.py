@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from delkalakedb.catalog.backend import Backend, Session
 from delkalakedb.catalog.head import Head
-from delkalakedb.catalog.rows import FILES_SCHEMA, to_batch
+from delkalakedb.catalog.reader import load_files
+from delkalakedb.catalog.rows import to_batch
 from delkalakedb.catalog.statcolumns import TABLES, StatColumn, unit_of
 from delkalakedb.model.predicate import Predicate
 from delkalakedb.model.prune import Driver, HasNull, Range, drivers, matcher
@@ -24,22 +25,22 @@ from delkalakedb.model.values import TOP, Kind
 
 __all__ = ["plan"]
 
-_PARTITION_VALUES = FILES_SCHEMA.get_field_index("partition_values")
-_STATS = FILES_SCHEMA.get_field_index("stats")
-
 
 def plan(
-    backend: Backend, head: Head, predicate: Predicate
+    backend: Backend, head: Head, predicate: Predicate, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The live files at a head's version that may match; never too few."""
+    """The live files at a head's version that may match; never too few.
+
+    `schema` names columns of `FILES_SCHEMA`, partition values and statistics included.
+    """
     partitions = head.metadata.partition_columns
     wanted = drivers(predicate, partitions)
     if any(not driver for driver in wanted):
         return
     keep = matcher(predicate, partitions)
-    for batch in _candidates(backend, head, wanted):
-        values = batch.column(_PARTITION_VALUES).to_pylist()
-        stats = batch.column(_STATS).to_pylist()
+    for batch in _candidates(backend, head, wanted, schema):
+        values = batch["partition_values"].to_pylist()
+        stats = batch["stats"].to_pylist()
         mask = [
             keep(msgspec.json.decode(value), text)
             for value, text in zip(values, stats, strict=True)
@@ -48,13 +49,13 @@ def plan(
 
 
 def _candidates(
-    backend: Backend, head: Head, wanted: Sequence[Driver]
+    backend: Backend, head: Head, wanted: Sequence[Driver], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    columns = _covering(head)
+    indexed = _covering(head)
     lookups = [
         lookup
         for driver in wanted
-        if (lookup := _lookup(backend, head, driver, columns)) is not None
+        if (lookup := _lookup(backend, head, driver, indexed)) is not None
     ]
     if any(not lookup.parts for lookup in lookups):
         # The index covers every file, and none of them has a value.
@@ -63,11 +64,13 @@ def _candidates(
         with backend.reading() as session:
             chosen = _most_selective(session, lookups)
             statement = chosen.within(backend.statements["plan_files"])
-            rows = session.query_sql(statement, chosen.params)
-        yield to_batch(rows, FILES_SCHEMA)
+            columns = ", ".join(schema.names)
+            rows = session.query_sql(
+                statement.replace("{columns}", columns), chosen.params
+            )
+        yield to_batch(rows, schema)
     else:
-        params = {"table_id": head.table_id, "version": head.version}
-        yield from backend.batches(backend.statements["files"], params, FILES_SCHEMA)
+        yield from load_files(backend, head, schema)
 
 
 def _covering(head: Head) -> dict[tuple[tuple[str, ...], str], StatColumn]:
@@ -104,8 +107,10 @@ class _Lookup:
         text = statements[fragment]
         for name, piece in pieces.items():
             text = text.replace(f"{{{name}}}", piece)
-        for alive in ("plan_alive", "plan_died"):
-            self.parts.append(text.replace("{alive}", statements[alive]))
+        self.parts.append(text.replace("{alive}", statements["plan_alive"]))
+        if self.backend.capabilities.interval_index:
+            # Files that died have a btree of their own.
+            self.parts.append(text.replace("{alive}", statements["plan_died"]))
 
     def overlap(self, column: StatColumn, ranges: Sequence[Range]) -> None:
         bounds = [_bounds(r, column.kind) for r in ranges]

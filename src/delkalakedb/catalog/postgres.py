@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
-from adbc_driver_postgresql import dbapi as adbc
 from psycopg import conninfo, sql
 from psycopg.pq import ConnStatus, TransactionStatus
 
@@ -31,6 +30,7 @@ from delkalakedb.errors import (
 )
 
 if TYPE_CHECKING:
+    from delkalakedb.catalog.postgres_bulk import BulkReader
     from delkalakedb.config import Settings
     from delkalakedb.uri import Uri
 
@@ -65,6 +65,7 @@ class PostgresBackend(Backend):
         self._settings = settings
         self._conninfo = _conninfo(uri, settings)
         self._user: str | None = None
+        self._types: dict[tuple[str, str], str] = {}
         self._pool: Pool[_Connection] = Pool(
             self._connect,
             close=_Connection.close,
@@ -73,24 +74,17 @@ class PostgresBackend(Backend):
             timeout_s=settings.pool.connect_timeout,
             name=self._name,
         )
-        self._bulk_pool: Pool[adbc.Connection] = Pool(
-            self._connect_bulk,
-            close=adbc.Connection.close,
-            healthy=_bulk_healthy,
-            size=settings.pool.size,
-            timeout_s=settings.pool.connect_timeout,
-            name=self._name,
-        )
+        self._bulk: BulkReader | None = None
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
         with self._mapped(), self._pool.connection() as connection:
-            yield _PostgresSession(connection, begun=True)
+            yield _PostgresSession(connection, self._types, begun=True)
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
         with self._mapped(), self._pool.connection() as connection:
-            session = _PostgresSession(connection, begun=False)
+            session = _PostgresSession(connection, self._types, begun=False)
             try:
                 yield session
                 self._commit(session)
@@ -102,12 +96,7 @@ class PostgresBackend(Backend):
     ) -> Iterator[pa.RecordBatch]:
         # ADBC has only positional parameters; ours are integers and bound here.
         bound = sql % {name: int(value) for name, value in params.items()}
-        with self._mapped(), self._bulk_pool.connection() as connection:
-            with connection.cursor() as cursor:
-                cursor.execute(bound)
-                for batch in cursor.fetch_record_batch():
-                    yield batch.cast(schema)
-            connection.rollback()
+        return self._bulk_reader().read(bound, schema)
 
     def find_catalog(self, session: Session) -> bool:
         return bool(session.query("find_catalog", {"schema": self._schema}))
@@ -126,7 +115,8 @@ class PostgresBackend(Backend):
 
     def close(self) -> None:
         self._pool.close()
-        self._bulk_pool.close()
+        if self._bulk is not None:
+            self._bulk.close()
 
     def _commit(self, session: "_PostgresSession") -> None:
         try:
@@ -162,33 +152,36 @@ class PostgresBackend(Backend):
         if row is not None and row[0] in ("off", "local"):
             yield sql.SQL("SET synchronous_commit TO {}").format("on")
 
-    def _connect_bulk(self) -> adbc.Connection:
-        connection = adbc.connect(self._conninfo)
-        with connection.cursor() as cursor:
-            schema = sql.Identifier(self._schema).as_string()
-            cursor.execute(f"SET search_path TO {schema}")
-        connection.commit()
-        return connection
+    def _bulk_reader(self) -> "BulkReader":
+        if self._bulk is None:
+            # On first use: ADBC brings pandas and polars in, seconds of imports.
+            from delkalakedb.catalog.postgres_bulk import BulkReader
+
+            pool = self._settings.pool
+            self._bulk = BulkReader(
+                self._conninfo, self._schema, pool, self._name, _map_error
+            )
+        return self._bulk
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:
         try:
             yield
         except psycopg.Error as error:
-            raise self._map(error, error.sqlstate) from error
-        except adbc.Error as error:
-            raise self._map(error, error.sqlstate) from error
+            lost = isinstance(error, psycopg.OperationalError)
+            raise _map_error(self._name, error, error.sqlstate, lost) from error
 
-    def _map(self, error: Exception, code: str | None) -> CatalogError:
-        text = f"{self._name}: {str(error).strip()}"
-        if code in _BUSY:
-            return CatalogBusyError(text)
-        lost = code is None and isinstance(
-            error, psycopg.OperationalError | adbc.OperationalError
-        )
-        if lost or (code is not None and code.startswith(_UNAVAILABLE)):
-            return CatalogUnavailableError(text)
-        return CatalogError(text)
+
+def _map_error(
+    name: str, error: Exception, code: str | None, lost: bool
+) -> CatalogError:
+    """Our error for a driver's, by SQLSTATE; one that lost the server has none."""
+    text = f"{name}: {str(error).strip()}"
+    if code in _BUSY:
+        return CatalogBusyError(text)
+    if (code is None and lost) or (code or "").startswith(_UNAVAILABLE):
+        return CatalogUnavailableError(text)
+    return CatalogError(text)
 
 
 def _conninfo(uri: "Uri", settings: "Settings") -> str:
@@ -230,17 +223,6 @@ def _healthy(connection: _Connection) -> bool:
     return bool(pgconn.status == ConnStatus.OK)
 
 
-def _bulk_healthy(connection: adbc.Connection) -> bool:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-            cursor.fetchall()
-        connection.rollback()
-    except adbc.Error:
-        return False
-    return True
-
-
 def _rollback(connection: _Connection) -> None:
     if connection.pgconn.transaction_status in (
         TransactionStatus.INTRANS,
@@ -255,11 +237,23 @@ def _bulk(write: Write) -> bool:
     return isinstance(write, Insert) and len(write.rows) >= _COPY_ROWS
 
 
+def _many(write: Write) -> bool:
+    return isinstance(write, Insert) and len(write.rows) > 1
+
+
 class _PostgresSession(Session):
     """Writes are held back, so that small ones travel with their COMMIT."""
 
-    def __init__(self, connection: _Connection, *, begun: bool) -> None:
+    def __init__(
+        self,
+        connection: _Connection,
+        types: dict[tuple[str, str], str],
+        *,
+        begun: bool,
+    ) -> None:
         self._connection = connection
+        # Of the catalog's columns; filled on first use and shared by all sessions.
+        self._types = types
         self._begun = begun
         self._pending: list[Write] = []
 
@@ -304,6 +298,9 @@ class _PostgresSession(Session):
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
+        if not self._types and any(map(_many, pending)):
+            rows = self.query("load_column_types", {})
+            self._types |= {(table, column): kind for table, column, kind in rows}
         for bulk, writes in groupby(pending, _bulk):
             # COPY can't travel in a pipeline.
             with nullcontext() if bulk else self._connection.pipeline():
@@ -317,16 +314,24 @@ class _PostgresSession(Session):
             self._connection.execute(statement.encode(), write.params)
         elif _bulk(write):
             self._copy(write)
+        elif _many(write):
+            columns = ", ".join(write.columns)
+            arrays = ", ".join(f"%s::{kind}[]" for kind in self._kinds(write))
+            statement = (
+                f"INSERT INTO {write.table} ({columns}) SELECT * FROM unnest({arrays})"
+            )
+            values = [list(column) for column in zip(*write.rows, strict=True)]
+            self._connection.execute(statement.encode(), values)
         elif write.rows:
-            self._connection.cursor().executemany(write.sql("%s").encode(), write.rows)
+            self._connection.execute(write.sql("%s").encode(), write.rows[0])
 
     def _copy(self, insert: Insert) -> None:
         columns = ", ".join(insert.columns)
-        types: dict[str, str] = dict(
-            self.query("load_column_types", {"table": insert.table})
-        )
         statement = f"COPY {insert.table} ({columns}) FROM STDIN (FORMAT BINARY)"
         with self._connection.cursor().copy(statement.encode()) as copy:
-            copy.set_types([types[column] for column in insert.columns])
+            copy.set_types(self._kinds(insert))
             for row in insert.rows:
                 copy.write_row(row)
+
+    def _kinds(self, insert: Insert) -> list[str]:
+        return [self._types[insert.table, column] for column in insert.columns]

@@ -25,7 +25,7 @@ from delkalakedb.model.codec import action_from_dict, decode_struct
 from delkalakedb.model.tables import Commit
 from delkalakedb.model.txnlog import State
 
-__all__ = ["SqlTxnLogReader", "commit_from_row"]
+__all__ = ["SqlTxnLogReader", "commit_from_row", "load_files"]
 
 _NO_LIMIT = 2**62
 
@@ -69,16 +69,9 @@ class SqlTxnLogReader:
 
     def adds(self, version: int | None = None) -> Iterator[Add]:
         """The live files at a version."""
-        for batch in self.files(self.head(version)):
+        for batch in load_files(self._backend, self.head(version), FILES_SCHEMA):
             columns = batch.to_pydict().values()
             yield from map(add_from_row, zip(*columns, strict=True))
-
-    def files(self, head: Head) -> Iterator[pa.RecordBatch]:
-        """The live files at a head's version as Arrow, streamed."""
-        params = {"table_id": head.table_id, "version": head.version}
-        return self._backend.batches(
-            self._backend.statements["files"], params, FILES_SCHEMA
-        )
 
     def removes(self, version: int | None = None) -> Iterator[Remove]:
         """The tombstones at a version."""
@@ -169,6 +162,19 @@ class SqlTxnLogReader:
     def _query(self, name: str, **params: Any) -> list[Row]:
         with self._backend.reading() as session:
             return session.query(name, params)
+
+
+def load_files(
+    backend: Backend, head: Head, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The live files at a head's version as Arrow, streamed.
+
+    `schema` names columns of `FILES_SCHEMA`.
+    """
+    columns = ", ".join(schema.names)
+    statement = backend.statements["files"].replace("{columns}", columns)
+    params = {"table_id": head.table_id, "version": head.version}
+    return backend.batches(statement, params, schema)
 
 
 def commit_from_row(row: Row) -> Commit:

@@ -28,7 +28,15 @@ __all__ = [
 TABLES = {Kind.NUMBER: "dl_number_stats", Kind.TEXT: "dl_text_stats"}
 # A column id carries its table in the bits above these.
 _COLUMNS_PER_TABLE = 1 << 16
-_COLUMNS = ("file_id", "column_id", "class", "lo", "hi", "has_null")
+_COLUMNS = (
+    "file_id",
+    "column_id",
+    "class",
+    "lo",
+    "hi",
+    "has_null",
+    "added_version",
+)
 
 
 class StatColumn(msgspec.Struct, frozen=True, array_like=True):
@@ -99,6 +107,7 @@ def revise(
 def index_files(
     columns: Sequence[StatColumn],
     metadata: Metadata,
+    version: int,
     file_ids: range,
     adds: Sequence[Add],
     stats: Sequence[Stats | None],
@@ -117,7 +126,7 @@ def index_files(
                 entries = index_entries(leaf, stats)
             column_id = column.column_id
             found: list[Row] = [
-                (file_id, column_id, number, lo, hi, has_null)
+                (file_id, column_id, number, lo, hi, has_null, version)
                 for file_id, (lo, hi, number, has_null) in zip(
                     file_ids, entries, strict=True
                 )

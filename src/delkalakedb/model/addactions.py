@@ -15,7 +15,17 @@ import pyarrow.json as pa_json
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.schema import Field, parse_schema
 
-__all__ = ["add_actions"]
+__all__ = ["ADD_ACTION_COLUMNS", "add_actions"]
+
+# The columns of files that `add_actions` looks at.
+ADD_ACTION_COLUMNS = (
+    "path",
+    "partition_values",
+    "size_bytes",
+    "modification_time_ms",
+    "stats",
+    "num_records",
+)
 
 _NUMBERS = {
     "byte": pa.int8(),
@@ -43,7 +53,7 @@ def add_actions(
     """The files as path, size, time, row count, null counts, minima, maxima, partition.
 
     Args:
-        files: batches with the columns of `Snapshot.files`.
+        files: batches with at least `ADD_ACTION_COLUMNS`.
         metadata: the metadata of their version.
         flatten: one column for each part of a struct, named `min.a` and so on.
     """

@@ -38,3 +38,8 @@ WHERE s.column_id = {column} AND s.class >= 0 AND ({overlaps}) AND {alive}
 -- Files that may hold a null.
 SELECT s.file_id FROM {table} s
 WHERE s.column_id = {column} AND s.has_null AND {alive}
+
+-- name: plan_alive
+-- One scan finds the files that are alive still and those removed since.
+(s.removed_version IS NULL OR s.removed_version > :version)
+    AND s.added_version <= :version

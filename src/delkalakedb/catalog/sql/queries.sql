@@ -312,19 +312,11 @@ WHERE table_id = :table_id AND removed_version <= :version
 ORDER BY file_id
 
 -- name: files
--- The live files at a version: those alive still, and those removed since.
-SELECT
-    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
-    tags, deletion_vector, base_row_id, default_row_commit_version,
-    clustering_provider, null_fields, extra, num_records, added_version, file_id
-FROM dl_files
+-- Some columns of the live files at a version: alive still, or removed since.
+SELECT {columns} FROM dl_files
 WHERE table_id = :table_id AND removed_version IS NULL AND added_version <= :version
 UNION ALL
-SELECT
-    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
-    tags, deletion_vector, base_row_id, default_row_commit_version,
-    clustering_provider, null_fields, extra, num_records, added_version, file_id
-FROM dl_files
+SELECT {columns} FROM dl_files
 WHERE table_id = :table_id AND removed_version > :version AND added_version <= :version
 
 -- name: load_mirror
@@ -349,11 +341,7 @@ WHERE version = :version
 
 -- name: plan_files
 -- The files at a version among candidates; {candidates} is composed of the next ones.
-SELECT
-    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
-    tags, deletion_vector, base_row_id, default_row_commit_version,
-    clustering_provider, null_fields, extra, num_records, added_version, file_id
-FROM dl_files
+SELECT {columns} FROM dl_files
 WHERE file_id IN ({candidates})
     AND added_version <= :version
     AND (removed_version IS NULL OR removed_version > :version)
@@ -390,7 +378,7 @@ s.removed_version IS NULL
 
 -- name: plan_died
 -- For files removed since; there are none to look for while the version is the latest.
-s.removed_version > :version AND EXISTS (
+s.removed_version > :version AND s.added_version <= :version AND EXISTS (
     SELECT 1 FROM dl_tables
     WHERE table_id = :table_id AND current_version > :version
 )

@@ -135,6 +135,7 @@ CREATE TABLE dl_number_stats (
     lo DOUBLE NOT NULL,
     hi DOUBLE NOT NULL,
     has_null BOOLEAN NOT NULL,
+    added_version BIGINT NOT NULL,
     removed_version BIGINT
 );
 
@@ -145,6 +146,7 @@ CREATE TABLE dl_text_stats (
     lo TEXT NOT NULL,
     hi TEXT NOT NULL,
     has_null BOOLEAN NOT NULL,
+    added_version BIGINT NOT NULL,
     removed_version BIGINT
 );
 

@@ -150,6 +150,7 @@ CREATE TABLE dl_number_stats (
     lo DOUBLE PRECISION NOT NULL,
     hi DOUBLE PRECISION NOT NULL,
     has_null BOOLEAN NOT NULL,
+    added_version BIGINT NOT NULL,
     removed_version BIGINT,
     CONSTRAINT dl_number_stats_pk PRIMARY KEY (file_id, column_id)
 );
@@ -157,7 +158,9 @@ CREATE INDEX dl_number_stats_live
     ON dl_number_stats (column_id, class, hi, lo, file_id)
     WHERE removed_version IS NULL;
 CREATE INDEX dl_number_stats_dead
-    ON dl_number_stats (column_id, class, hi, lo, removed_version, file_id)
+    ON dl_number_stats (
+        column_id, class, hi, lo, removed_version, added_version, file_id
+    )
     WHERE removed_version IS NOT NULL;
 CREATE INDEX dl_number_stats_nulls
     ON dl_number_stats (column_id, removed_version, file_id)
@@ -170,13 +173,16 @@ CREATE TABLE dl_text_stats (
     lo TEXT COLLATE "C" NOT NULL,
     hi TEXT COLLATE "C" NOT NULL,
     has_null BOOLEAN NOT NULL,
+    added_version BIGINT NOT NULL,
     removed_version BIGINT,
     CONSTRAINT dl_text_stats_pk PRIMARY KEY (file_id, column_id)
 );
 CREATE INDEX dl_text_stats_live ON dl_text_stats (column_id, class, hi, lo, file_id)
     WHERE removed_version IS NULL;
 CREATE INDEX dl_text_stats_dead
-    ON dl_text_stats (column_id, class, hi, lo, removed_version, file_id)
+    ON dl_text_stats (
+        column_id, class, hi, lo, removed_version, added_version, file_id
+    )
     WHERE removed_version IS NOT NULL;
 CREATE INDEX dl_text_stats_nulls ON dl_text_stats (column_id, removed_version, file_id)
     WHERE has_null;

@@ -150,13 +150,14 @@ CREATE TABLE dl_number_stats (
     lo REAL NOT NULL,
     hi REAL NOT NULL,
     has_null INTEGER NOT NULL,
+    added_version INTEGER NOT NULL,
     removed_version INTEGER,
     CONSTRAINT dl_number_stats_pk PRIMARY KEY (file_id, column_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dl_number_stats_live ON dl_number_stats (column_id, class, hi, lo)
     WHERE removed_version IS NULL;
 CREATE INDEX dl_number_stats_dead
-    ON dl_number_stats (column_id, class, hi, lo, removed_version)
+    ON dl_number_stats (column_id, class, hi, lo, removed_version, added_version)
     WHERE removed_version IS NOT NULL;
 CREATE INDEX dl_number_stats_nulls ON dl_number_stats (column_id, removed_version)
     WHERE has_null = 1;
@@ -168,13 +169,14 @@ CREATE TABLE dl_text_stats (
     lo TEXT NOT NULL,
     hi TEXT NOT NULL,
     has_null INTEGER NOT NULL,
+    added_version INTEGER NOT NULL,
     removed_version INTEGER,
     CONSTRAINT dl_text_stats_pk PRIMARY KEY (file_id, column_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dl_text_stats_live ON dl_text_stats (column_id, class, hi, lo)
     WHERE removed_version IS NULL;
 CREATE INDEX dl_text_stats_dead
-    ON dl_text_stats (column_id, class, hi, lo, removed_version)
+    ON dl_text_stats (column_id, class, hi, lo, removed_version, added_version)
     WHERE removed_version IS NOT NULL;
 CREATE INDEX dl_text_stats_nulls ON dl_text_stats (column_id, removed_version)
     WHERE has_null = 1;
