@@ -59,11 +59,12 @@ class Insert:
     columns: Sequence[str]
     rows: Sequence[Row]
 
-    def sql(self, mark: str) -> str:
-        """The statement for one row, with `mark` for each value."""
-        marks = ", ".join([mark] * len(self.columns))
+    def sql(self, mark: str, rows: int = 1) -> str:
+        """The statement for some rows, with `mark` for each value."""
         columns = ", ".join(self.columns)
-        return f"INSERT INTO {self.table} ({columns}) VALUES ({marks})"
+        marks = ", ".join([mark] * len(self.columns))
+        values = ", ".join([f"({marks})"] * rows)
+        return f"INSERT INTO {self.table} ({columns}) VALUES {values}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,6 +307,9 @@ def _move_head(head: Head) -> Run:
             "table_id": head.table_id,
             "version": head.version,
             "next_file": head.next_file,
+            "timestamp_ms": head.timestamp_ms,
+            "num_files": head.num_files,
+            "size_bytes": head.size_bytes,
         },
     )
 

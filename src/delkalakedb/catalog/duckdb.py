@@ -248,10 +248,8 @@ class _DuckDBSession(Session):
 
     def _insert(self, insert: Insert) -> None:
         if len(insert.rows) <= _ARROW_ROWS:
-            values = insert.sql("?").rpartition("VALUES")[2]
-            more = f",{values}" * (len(insert.rows) - 1)
             flat = [value for row in insert.rows for value in row]
-            self._connection.execute(insert.sql("?") + more, flat)
+            self._connection.execute(insert.sql("?", len(insert.rows)), flat)
             return
         arrays = [pa.array(column) for column in zip(*insert.rows, strict=True)]
         incoming = pa.Table.from_arrays(arrays, list(insert.columns))

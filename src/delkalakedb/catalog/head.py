@@ -76,7 +76,7 @@ def load_head(session: Session, name: str, version: int | None = None) -> Head:
 
 
 def parse_head(session: Session, row: Row) -> Head:
-    """The head in a row of `load_head`."""
+    """The head in a row of `load_head` or its like."""
     *values, columns, metadata_at, metadata, protocol_at, protocol = row
     *_, metadata_version, protocol_version = values
     table_id = row[0]

@@ -2,7 +2,7 @@
 
 import select
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["PostgresBackend"]
 
 _Connection = psycopg.Connection[Row]
-# From here on COPY beats a pipelined insert.
+# From here on COPY beats rows in the text of a statement.
 _COPY_ROWS = 100
+_COMMIT: tuple[str, dict[str, Any]] = ("COMMIT", {})
 # lock_not_available, query_canceled, serialization_failure, deadlock_detected
 _BUSY = {"55P03", "57014", "40001", "40P01"}
 # connection, authentication, resources, operator intervention, no such database
@@ -65,7 +66,6 @@ class PostgresBackend(Backend):
         self._settings = settings
         self._conninfo = _conninfo(uri, settings)
         self._user: str | None = None
-        self._types: dict[tuple[str, str], str] = {}
         self._pool: Pool[_Connection] = Pool(
             self._connect,
             close=_Connection.close,
@@ -79,12 +79,12 @@ class PostgresBackend(Backend):
     @contextmanager
     def reading(self) -> Iterator[Session]:
         with self._mapped(), self._pool.connection() as connection:
-            yield _PostgresSession(connection, self._types, begun=True)
+            yield _PostgresSession(connection, begun=True)
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
         with self._mapped(), self._pool.connection() as connection:
-            session = _PostgresSession(connection, self._types, begun=False)
+            session = _PostgresSession(connection, begun=False)
             try:
                 yield session
                 self._commit(session)
@@ -237,23 +237,11 @@ def _bulk(write: Write) -> bool:
     return isinstance(write, Insert) and len(write.rows) >= _COPY_ROWS
 
 
-def _many(write: Write) -> bool:
-    return isinstance(write, Insert) and len(write.rows) > 1
-
-
 class _PostgresSession(Session):
     """Writes are held back, so that small ones travel with their COMMIT."""
 
-    def __init__(
-        self,
-        connection: _Connection,
-        types: dict[tuple[str, str], str],
-        *,
-        begun: bool,
-    ) -> None:
+    def __init__(self, connection: _Connection, *, begun: bool) -> None:
         self._connection = connection
-        # Of the catalog's columns; filled on first use and shared by all sessions.
-        self._types = types
         self._begun = begun
         self._pending: list[Write] = []
 
@@ -264,74 +252,72 @@ class _PostgresSession(Session):
         return self.query_many([(sql, params)])[0]
 
     def query_many(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
-        if self._pending:
-            self._flush()
+        self._flush()
         if self._begun and len(queries) == 1:
             ((sql, params),) = queries
             return [self._connection.execute(sql.encode(), params).fetchall()]
-        with self._connection.pipeline():
-            self._begin()
-            cursors = [self._connection.execute(q.encode(), p) for q, p in queries]
-        return [cursor.fetchall() for cursor in cursors]
+        return self._together([*self._opening(), *queries])[-len(queries) :]
 
     def apply(self, writes: Sequence[Write]) -> None:
         self._pending.extend(writes)
 
     def script(self, statements: Iterable[str]) -> None:
         self._flush()
-        self._begin()
         for statement in statements:
-            self._connection.execute(statement.encode())
+            self._together([*self._opening(), (statement, {})])
 
     def commit(self) -> None:
-        if any(_bulk(write) for write in self._pending):
+        """Write what was held back and commit, in one round trip where rows are few."""
+        if any(map(_bulk, self._pending)):
             self._flush()
-        with self._connection.pipeline():
-            self._flush()
-            if self._begun:
-                self._connection.execute("COMMIT")
+        if self._begun or self._pending:
+            pending, self._pending = self._pending, []
+            self._together([*self._opening(), *map(_statement, pending), _COMMIT])
 
-    def _begin(self) -> None:
-        if not self._begun:
-            self._begun = True
-            self._connection.execute("BEGIN")
+    def _opening(self) -> list[tuple[str, Params]]:
+        begun, self._begun = self._begun, True
+        return [] if begun else [("BEGIN", {})]
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
-        if not self._types and any(map(_many, pending)):
-            rows = self.query("load_column_types", {})
-            self._types |= {(table, column): kind for table, column, kind in rows}
-        for bulk, writes in groupby(pending, _bulk):
-            # COPY can't travel in a pipeline.
-            with nullcontext() if bulk else self._connection.pipeline():
-                self._begin()
-                for write in writes:
-                    self._write(write)
+        for bulk, group in groupby(pending, _bulk):
+            writes = list(group)
+            if not bulk:
+                self._together([*self._opening(), *map(_statement, writes)])
+                continue
+            for statement, params in self._opening():
+                self._connection.execute(statement.encode(), params)
+            for write in writes:
+                if isinstance(write, Insert):
+                    self._copy(write)
 
-    def _write(self, write: Write) -> None:
-        if not isinstance(write, Insert):
-            statement = PostgresBackend.statements[write.name]
-            self._connection.execute(statement.encode(), write.params)
-        elif _bulk(write):
-            self._copy(write)
-        elif _many(write):
-            columns = ", ".join(write.columns)
-            arrays = ", ".join(f"%s::{kind}[]" for kind in self._kinds(write))
-            statement = (
-                f"INSERT INTO {write.table} ({columns}) SELECT * FROM unnest({arrays})"
-            )
-            values = [list(column) for column in zip(*write.rows, strict=True)]
-            self._connection.execute(statement.encode(), values)
-        elif write.rows:
-            self._connection.execute(write.sql("%s").encode(), write.rows[0])
+    def _together(
+        self, queries: Sequence[tuple[str, Params | Sequence[Any]]]
+    ) -> list[list[Row]]:
+        """The rows of several statements, sent as one message in one round trip."""
+        cursor = psycopg.ClientCursor(self._connection)
+        text = ";\n".join(cursor.mogrify(q.encode(), p) for q, p in queries)
+        cursor.execute(text.encode())
+        answers = []
+        more: bool | None = True
+        while more:
+            answers.append(cursor.fetchall() if cursor.description else [])
+            more = cursor.nextset()
+        return answers
 
     def _copy(self, insert: Insert) -> None:
+        rows = self.query("load_column_types", {"table": insert.table})
+        types: dict[str, str] = dict(rows)
         columns = ", ".join(insert.columns)
         statement = f"COPY {insert.table} ({columns}) FROM STDIN (FORMAT BINARY)"
         with self._connection.cursor().copy(statement.encode()) as copy:
-            copy.set_types(self._kinds(insert))
+            copy.set_types([types[column] for column in insert.columns])
             for row in insert.rows:
                 copy.write_row(row)
 
-    def _kinds(self, insert: Insert) -> list[str]:
-        return [self._types[insert.table, column] for column in insert.columns]
+
+def _statement(write: Write) -> tuple[str, Params | Sequence[Any]]:
+    if not isinstance(write, Insert):
+        return PostgresBackend.statements[write.name], write.params
+    values = [value for row in write.rows for value in row]
+    return write.sql("%s", len(write.rows)), values

@@ -90,8 +90,8 @@ class Transaction:
         """Lock the tables and load their heads, in one go."""
         names = list(dict.fromkeys(commit.table for commit in staged))
         locks = lock_queries(self._backend, staged)
-        load = self._backend.statements["load_head"]
-        heads: list[_Query] = [(load, {"name": n, "version": None}) for n in names]
+        load = self._backend.statements["load_latest"]
+        heads: list[_Query] = [(load, {"name": name}) for name in names]
         answers = self._session.query_many([*locks, *heads])[len(locks) :]
         for name, rows in zip(names, answers, strict=True):
             head = parse_head(self._session, rows[0]) if rows else None

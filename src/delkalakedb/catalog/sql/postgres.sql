@@ -51,9 +51,9 @@ SELECT pg_advisory_xact_lock(hashtextextended('dl_schema ' || :schema, 0))
 SELECT CAST(current_user AS TEXT)
 
 -- name: load_column_types
--- The types of the catalog's columns, for binary COPY and for arrays of rows.
-SELECT table_name, column_name, data_type FROM information_schema.columns
-WHERE table_schema = current_schema() AND left(table_name, 3) = 'dl_'
+-- The types that binary COPY must write.
+SELECT column_name, data_type FROM information_schema.columns
+WHERE table_schema = current_schema() AND table_name = :table
 
 -- name: plan_nulls
 -- Files that may hold a null.

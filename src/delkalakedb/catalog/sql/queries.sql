@@ -19,6 +19,16 @@ LEFT JOIN dl_table_versions v
     AND v.version = COALESCE(CAST(:version AS BIGINT), t.current_version)
 WHERE t.name = :name
 
+-- name: load_latest
+-- The same at the latest version, from the head row alone: for who holds its lock.
+SELECT
+    table_id, name, location, created_at_ms, current_version, first_version, next_file,
+    current_version, timestamp_ms, num_files, size_bytes,
+    metadata_version, protocol_version, stat_columns,
+    metadata_version, metadata, protocol_version, protocol
+FROM dl_tables
+WHERE name = :name
+
 -- name: load_heads
 -- The latest state of every table of the catalog, by name.
 SELECT
@@ -141,8 +151,12 @@ WHERE f.table_id = :table_id
 -- A new table's head row, one step before its first version.
 INSERT INTO dl_tables (
     table_id, name, location, created_at_ms, current_version, first_version, next_file,
+    timestamp_ms, num_files, size_bytes,
     stat_columns, metadata_version, metadata, protocol_version, protocol
-) VALUES (:table_id, :name, :location, :created_at_ms, -1, 0, 0, '[]', 0, '', 0, '')
+) VALUES (
+    :table_id, :name, :location, :created_at_ms, -1, 0, 0,
+    -1, 0, 0, '[]', 0, '', 0, ''
+)
 
 -- name: insert_mirror
 -- A new table's place in the outbox.
@@ -151,7 +165,10 @@ VALUES (:table_id, -1, 'pending', 0, 0)
 
 -- name: move_head
 -- The compare-and-set that makes a version true.
-UPDATE dl_tables SET current_version = :version, next_file = :next_file
+UPDATE dl_tables
+SET
+    current_version = :version, next_file = :next_file, timestamp_ms = :timestamp_ms,
+    num_files = :num_files, size_bytes = :size_bytes
 WHERE table_id = :table_id AND current_version = :version - 1
 
 -- name: set_state
