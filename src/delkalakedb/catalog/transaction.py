@@ -14,7 +14,7 @@ from delkalakedb.catalog.commit import (
     RemovedAll,
     commit_writes,
 )
-from delkalakedb.catalog.head import Head, parse_head
+from delkalakedb.catalog.head import FILES_PER_TABLE, Head, parse_head
 from delkalakedb.catalog.rebased import commit_info, empty_head, last_adds, rebased
 from delkalakedb.catalog.rows import hash_path
 from delkalakedb.catalog.statcolumns import revise
@@ -79,23 +79,38 @@ class Transaction:
         self._actor = actor
         self._indexed_columns = indexed_columns
         self._tables: dict[str, _Table] = {}
+        self._early: dict[str, list[Row]] = {}
         self._now_ms = int(time.time() * 1000)
 
     def ratify(self, staged: Sequence[Staged]) -> tuple[Committed | Skipped, ...]:
         """Write all of `staged`, or raise; a conflict is a `LostError`."""
+        if not staged:
+            return ()
         self._lock(staged)
         return self._skipped(staged) or tuple(map(self._commit, staged))
 
     def _lock(self, staged: Sequence[Staged]) -> None:
-        """Lock the tables and load their heads, in one go."""
-        names = list(dict.fromkeys(commit.table for commit in staged))
+        """Lock the tables and load what their first commits need, in one go."""
+        names = sorted({commit.table for commit in staged})
         locks = lock_queries(self._backend, staged)
-        load = self._backend.statements["load_latest"]
-        heads: list[_Query] = [(load, {"name": name}) for name in names]
-        answers = self._session.query_many([*locks, *heads])[len(locks) :]
-        for name, rows in zip(names, answers, strict=True):
+        early = self._early_queries(staged)
+        answers = self._session.query_many([*locks, *early.values()])
+        heads = answers[len(locks) - len(names) : len(locks)]
+        self._early = dict(zip(early, answers[len(locks) :], strict=True))
+        for name, rows in zip(names, heads, strict=True):
             head = parse_head(self._session, rows[0]) if rows else None
             self._tables[name] = _Table(head, head.version + 1 if head else 0)
+
+    def _early_queries(self, staged: Sequence[Staged]) -> dict[str, _Query]:
+        """The files at the paths of each table's first commit, where asking is free."""
+        if not self._backend.capabilities.row_locks:
+            return {}
+        first = {commit.table: commit for commit in reversed(staged)}
+        statement = self._backend.statements["load_files_at_paths"]
+        return {
+            name: (statement, _paths_params(commit, _hashes(commit)))
+            for name, commit in first.items()
+        }
 
     def _skipped(self, staged: Sequence[Staged]) -> tuple[Skipped, ...] | None:
         """The outcome of a replay: every application transaction is there already."""
@@ -147,15 +162,15 @@ class Transaction:
 
     def _files(self, staged: Staged, head: Head) -> "_Files":
         hashes = _hashes(staged)
-        if not hashes:
-            return _Files({}, [], 0)
-        params = {
-            "table_id": head.table_id,
-            "after": staged.reads.version,
-            "hashes": msgspec.json.encode(list(hashes.values())).decode(),
-        }
-        found = self._session.query("load_files_at_paths", params)
-        rows = [row for row in found if row[1] in hashes]
+        found = self._early.pop(staged.table, None)
+        if found is None and hashes:
+            params = _paths_params(staged, hashes)
+            found = self._session.query("load_files_at_paths", params)
+        rows = [
+            row
+            for row in found or ()
+            if row[0] // FILES_PER_TABLE == head.table_id and row[1] in hashes
+        ]
         return _Files(hashes, rows, self._tables[staged.table].first_own)
 
     def _create(self, staged: Staged) -> Committed:
@@ -289,12 +304,22 @@ def _check_size(what: str, text: str, limit: int) -> None:
         raise DeltaError(f"a table's {what} can't be longer than {limit} bytes")
 
 
+def _paths_params(staged: Staged, hashes: dict[str, int]) -> dict[str, object]:
+    return {
+        "after": staged.reads.version,
+        "hashes": msgspec.json.encode(list(hashes.values())).decode(),
+    }
+
+
 def lock_queries(backend: Backend, staged: Sequence[Staged]) -> list[_Query]:
-    """What to ask first, so that nobody else commits to these tables."""
-    if not backend.capabilities.row_locks:
-        return []
-    names = msgspec.json.encode([commit.table for commit in staged]).decode()
-    locks: list[_Query] = [(backend.statements["lock_tables"], {"names": names})]
-    if any(commit.location is not None for commit in staged):
+    """The heads of the tables, locked where rows can be, so that nobody else commits.
+
+    In name order: two writers of several tables never wait for each other.
+    """
+    load = backend.statements["load_latest"]
+    names = sorted({commit.table for commit in staged})
+    locks: list[_Query] = [(load, {"name": name}) for name in names]
+    creates = any(commit.location is not None for commit in staged)
+    if creates and backend.capabilities.row_locks:
         locks.insert(0, (backend.statements["lock_catalog"], {}))
     return locks

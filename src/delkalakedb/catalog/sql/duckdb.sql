@@ -1,17 +1,14 @@
 -- What DuckDB says differently.
 
 -- name: load_files_at_paths
--- The files at given paths that are live, or were removed since a version.
+-- The files at given paths, of any table, that are live or were removed since a version.
 SELECT
     f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
     f.base_row_id, f.default_row_commit_version
 FROM dl_files f
-WHERE f.table_id = :table_id
-    AND (
-        f.removed_version IS NULL
-        OR (f.removed_version > :after AND f.remove_data_change IS NOT NULL)
-    )
-    AND f.path_hash IN (SELECT unnest(from_json(:hashes, '["BIGINT"]')))
+WHERE f.path_hash IN (SELECT unnest(from_json(:hashes, '["BIGINT"]')))
+    AND COALESCE(f.removed_version, :after + 1) > :after
+    AND (f.removed_version IS NULL OR f.remove_data_change IS NOT NULL)
 
 -- name: remove_files
 -- End the life of named files.

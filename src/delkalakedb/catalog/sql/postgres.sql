@@ -4,27 +4,26 @@
 -- Serialise the creation of tables.
 SELECT pg_advisory_xact_lock(hashtextextended('dl_tables ' || current_schema(), 0))
 
--- name: lock_tables
--- Take the head rows in id order, so that two writers never wait for each other.
-SELECT table_id, name FROM dl_tables
-WHERE name IN (SELECT json_array_elements_text(CAST(:names AS JSON)))
-ORDER BY table_id
+-- name: load_latest
+-- Lock the head row and read it: after a wait it is the row that the winner left.
+SELECT
+    table_id, name, location, created_at_ms, current_version, first_version, next_file,
+    current_version, timestamp_ms, num_files, size_bytes,
+    metadata_version, protocol_version, stat_columns,
+    metadata_version, metadata, protocol_version, protocol
+FROM dl_tables
+WHERE name = :name
 FOR UPDATE
 
 -- name: load_files_at_paths
--- The files at given paths that are live, or were removed since a version.
+-- The files at given paths, of any table, that are live or were removed since a version.
 SELECT
     f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
     f.base_row_id, f.default_row_commit_version
 FROM dl_files f
-WHERE f.table_id = :table_id
-    AND (
-        f.removed_version IS NULL
-        OR (f.removed_version > :after AND f.remove_data_change IS NOT NULL)
-    )
-    AND f.path_hash = ANY (
-        SELECT CAST(json_array_elements_text(CAST(:hashes AS JSON)) AS BIGINT)
-    )
+WHERE f.path_hash = ANY (CAST(translate(:hashes, '[]', '{}') AS BIGINT[]))
+    AND COALESCE(f.removed_version, :after + 1) > :after
+    AND (f.removed_version IS NULL OR f.remove_data_change IS NOT NULL)
 
 -- name: remove_files
 -- End the life of named files.

@@ -135,17 +135,14 @@ ORDER BY version DESC
 LIMIT 1
 
 -- name: load_files_at_paths
--- The files at given paths that are live, or were removed since a version.
+-- The files at given paths, of any table, that are live or were removed since a version.
 SELECT
     f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
     f.base_row_id, f.default_row_commit_version
 FROM dl_files f
-WHERE f.table_id = :table_id
-    AND (
-        f.removed_version IS NULL
-        OR (f.removed_version > :after AND f.remove_data_change IS NOT NULL)
-    )
-    AND f.path_hash IN (SELECT value FROM json_each(:hashes))
+WHERE f.path_hash IN (SELECT value FROM json_each(:hashes))
+    AND COALESCE(f.removed_version, :after + 1) > :after
+    AND (f.removed_version IS NULL OR f.remove_data_change IS NOT NULL)
 
 -- name: insert_table
 -- A new table's head row, one step before its first version.
@@ -311,7 +308,8 @@ WHERE table_id = :table_id AND removed_version > :after AND removed_version <= :
 ORDER BY file_id
 
 -- name: load_tombstones
--- All remove actions up to a version whose file hasn't come back by then.
+-- All remove actions up to a version whose file hasn't come back by then; `+ 0` keeps
+-- the inner lookup on the index of paths.
 SELECT
     path, partition_values, size_bytes, stats, tags, deletion_vector, base_row_id,
     default_row_commit_version, deletion_timestamp_ms, remove_data_change,
@@ -321,7 +319,7 @@ WHERE table_id = :table_id AND removed_version <= :version
     AND remove_data_change IS NOT NULL
     AND NOT EXISTS (
         SELECT 1 FROM dl_files l
-        WHERE l.table_id = d.table_id AND l.path_hash = d.path_hash
+        WHERE l.path_hash = d.path_hash AND l.table_id + 0 = d.table_id
             AND l.path = d.path AND l.dv_id = d.dv_id
             AND l.file_id <> d.file_id
             AND l.added_version > d.removed_version AND l.added_version <= :version

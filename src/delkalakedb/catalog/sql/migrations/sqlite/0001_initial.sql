@@ -142,7 +142,7 @@ CREATE TABLE dl_files (
     remove_fields TEXT,
     CONSTRAINT dl_files_pk PRIMARY KEY (file_id)
 ) STRICT;
-CREATE INDEX dl_files_path ON dl_files (table_id, path_hash);
+CREATE INDEX dl_files_path ON dl_files (path_hash);
 CREATE INDEX dl_files_added ON dl_files (table_id, added_version);
 CREATE INDEX dl_files_removed ON dl_files (table_id, removed_version);
 
