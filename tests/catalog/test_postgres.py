@@ -207,14 +207,16 @@ def slow_down_commits(catalog: Catalog, seconds: int) -> None:
 
 
 def test_outcome_that_cannot_be_found_out_is_said_to_be_unknown(
-    proxy: Proxy, cuttable: Catalog
+    proxy: Proxy,
 ) -> None:
-    create(cuttable)
+    uri = uri_of(proxy.port) + "?sslmode=disable"
+    with dk.connect(uri, concurrency={"retries": 2}) as catalog:
+        create(catalog)
 
-    proxy.cut = "after"
-    proxy.refuse()
-    with pytest.raises(UnknownOutcomeError, match="may have happened or not"):
-        commit(cuttable, add("a"), version=0)
+        proxy.cut = "after"
+        proxy.refuse()
+        with pytest.raises(UnknownOutcomeError, match="may have happened or not"):
+            commit(catalog, add("a"), version=0)
 
 
 def test_idle_connections_that_the_server_ended_are_replaced(uri: str) -> None:

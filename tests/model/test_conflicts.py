@@ -31,7 +31,6 @@ from delkalakedb.model.conflicts import (
     Winner,
     check,
     check_liveness,
-    duplicate_txn,
     first_conflict,
     is_blind_append,
     isolation_of,
@@ -450,14 +449,3 @@ def test_second_of_two_compactions_is_stopped_whatever_it_says_it_read() -> None
     careless = replace(OPERATIONS["compaction"], reads=Reads())
     found = liveness(list(careless.actions), {"p=1/fg.parquet": {""}})
     assert found.rule is Rule.REMOVE_NOT_LIVE
-
-
-@pytest.mark.parametrize(
-    ("version", "latest", "expected"),
-    [(5, {}, None), (5, {"a": 4}, None), (5, {"a": 5}, "a"), (5, {"a": 9}, "a")],
-)
-def test_txn_is_a_duplicate_from_its_own_version_on(
-    version: int, latest: dict[str, int], expected: str | None
-) -> None:
-    txns = [Txn(app_id="b", version=1), Txn(app_id="a", version=version)]
-    assert duplicate_txn(txns, latest) == expected

@@ -22,7 +22,6 @@ from delkalakedb.model.stats import (
     index_entry,
     parse_stats,
     partition_bounds,
-    width_class,
 )
 from delkalakedb.model.values import Kind, kind_of, lower, round_down, round_up, upper
 
@@ -301,7 +300,7 @@ def test_texts_that_overlap_are_found_in_their_class(
 
 def test_classes_tell_widths_apart() -> None:
     def number(lo: Any, hi: Any) -> int:
-        return width_class(Bounds(lo, hi), Kind.NUMBER)
+        return index_entry(Bounds(lo, hi), Kind.NUMBER)[2]
 
     assert class_width(number(7, 7)) == 0.0
     assert class_width(number(0, 3)) == 4.0
@@ -312,7 +311,7 @@ def test_classes_tell_widths_apart() -> None:
 
 def test_classes_tell_prefixes_apart() -> None:
     def text(lo: Any, hi: Any) -> int:
-        return width_class(Bounds(lo, hi), Kind.TEXT)
+        return index_entry(Bounds(lo, hi), Kind.TEXT)[2]
 
     assert text("abc", "abd") == 2
     assert text("abc", "abc") == EXACT

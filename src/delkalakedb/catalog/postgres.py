@@ -214,8 +214,9 @@ def _healthy(connection: _Connection) -> bool:
         return False
     if pgconn.transaction_status != TransactionStatus.IDLE:
         return False
-    readable, _, _ = select.select([pgconn.socket], [], [], 0)
-    if readable:
+    waiting = select.poll()
+    waiting.register(pgconn.socket, select.POLLIN)
+    if waiting.poll(0):
         try:
             pgconn.consume_input()
         except psycopg.OperationalError:

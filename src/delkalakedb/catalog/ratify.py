@@ -43,7 +43,7 @@ class SqlTxnLogWriter:
     def __init__(self, backend: Backend, settings: "Settings") -> None:
         self._backend = backend
         self._indexed_columns = settings.stats.indexed_columns
-        self._retries = settings.concurrency.retries
+        self._concurrency = settings.concurrency
         self._actor: Actor | None = None
 
     def ratify(
@@ -64,7 +64,7 @@ class SqlTxnLogWriter:
     def _ratify(
         self, staged: Sequence[Staged], transaction_id: str
     ) -> tuple[Committed | Skipped, ...]:
-        retries = self._retries
+        retries = self._concurrency.retries
         while True:
             try:
                 return self._attempt(staged, transaction_id)
@@ -92,13 +92,20 @@ class SqlTxnLogWriter:
     def _find_out(
         self, staged: Sequence[Staged], transaction_id: str, lost: UnknownOutcomeError
     ) -> tuple[Committed, ...] | None:
-        try:
-            return self._resolve(staged, transaction_id)
-        except CatalogError as error:
-            raise UnknownOutcomeError(
-                f"{lost}; it may have happened or not: the history would show "
-                f"transaction {transaction_id}, but can't be asked now: {error}"
-            ) from error
+        """What became of a lost COMMIT; waits for a server that is restarting."""
+        pause_s = self._concurrency.backoff_initial
+        for left in range(self._concurrency.retries, -1, -1):
+            try:
+                return self._resolve(staged, transaction_id)
+            except CatalogError as error:
+                if left == 0:
+                    raise UnknownOutcomeError(
+                        f"{lost}; it may have happened or not: the history would show "
+                        f"transaction {transaction_id}, but can't be asked: {error}"
+                    ) from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._concurrency.backoff_max)
+        raise lost
 
     def _resolve(
         self, staged: Sequence[Staged], transaction_id: str

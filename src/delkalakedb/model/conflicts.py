@@ -54,7 +54,6 @@ __all__ = [
     "Winner",
     "check",
     "check_liveness",
-    "duplicate_txn",
     "first_conflict",
     "is_blind_append",
     "isolation_of",
@@ -270,18 +269,6 @@ def check_liveness(
         if not held and add.path not in freed and add.path in removed_since:
             return Conflict(Rule.ADD_RESURRECTS, f"it removed {add.path}")
     return None
-
-
-def duplicate_txn(txns: Iterable[Txn], latest: Mapping[str, int]) -> str | None:
-    """The application whose version is already in the table, if there is one.
-
-    For writers that skip what they have done before, asked against the state they
-    read. It is no rule of `check`: an application may set a lower version on purpose.
-    Two commits of one application that didn't see each other are a
-    `concurrent_transaction`; the one that lost reads again and finds the duplicate.
-    """
-    done = (t.app_id for t in txns if t.version <= latest.get(t.app_id, t.version - 1))
-    return next(done, None)
 
 
 def _changes_no_data(staged: Staged) -> bool:

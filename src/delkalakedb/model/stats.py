@@ -43,7 +43,6 @@ __all__ = [
     "parse_stats",
     "partition_bounds",
     "text_class",
-    "width_class",
 ]
 
 # Classes. Of numbers: 0 for intervals of no width, k + _SHIFT for those up to 4**k
@@ -137,11 +136,6 @@ def index_entry(bounds: Bounds, kind: Kind) -> tuple[Bound, Bound, int]:
     hi = None if bounds.hi is None else round_up(bounds.hi)
     lo, hi = lowest if lo is None else lo, highest if hi is None else hi
     return lo, hi, classify(lo, hi)
-
-
-def width_class(bounds: Bounds, kind: Kind) -> int:
-    """The class under which a file is indexed."""
-    return index_entry(bounds, kind)[2]
 
 
 def class_width(number: int) -> float:
