@@ -2,12 +2,13 @@
 
 from typing import assert_type
 
+import delkalakedb as dk
 from delkalakedb.config import Settings, load_settings
 from delkalakedb.errors import CatalogUnavailableError, DeltalakeDBError, UriError
 from delkalakedb.telemetry import JsonFormatter, log_event
 from delkalakedb.uri import Uri, format_uri, is_deltasql, parse_uri, require_table
 
-__all__ = ["JsonFormatter", "describe", "log_event", "table_of"]
+__all__ = ["JsonFormatter", "audit", "describe", "log_event", "table_of"]
 
 
 def table_of(text: str) -> str | None:
@@ -35,3 +36,15 @@ def describe(uri: Uri) -> str:
     assert_type(settings.pool.statement_timeout, float | None)
     problem: DeltalakeDBError = CatalogUnavailableError("gone")
     return f"{settings.mirror.mode} {problem}"
+
+
+def audit(uri: str) -> list[str]:
+    with dk.connect(uri, pool={"size": 3}) as catalog:
+        assert_type(catalog, dk.Catalog)
+        assert_type(catalog.tables(), list[dk.Table])
+        snapshot = catalog.snapshot("t", 3)
+        assert_type(snapshot, dk.Snapshot)
+        assert_type(snapshot.version, int)
+        commits = snapshot.history(10, operation="WRITE")
+        assert_type(commits, list[dk.Commit])
+    return [commit.operation or "" for commit in commits]
