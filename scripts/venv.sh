@@ -19,9 +19,9 @@ make_venv() {
     python=$(find_python)
     "$python" -m venv .venv
   fi
-  if .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv 2>/dev/null; then
-    .venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e "$1"
-  else
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$1"
-  fi
+  local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt)
+  # uv is faster; where it can't be had or can't reach the index, pip does it all.
+  "${pip[@]}" uv 2>/dev/null &&
+    .venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e "$1" 2>/dev/null ||
+    "${pip[@]}" -e "$1"
 }
