@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SqliteBackend"]
 
-_BATCH_ROWS = 20_000
+_BATCH_ROWS = 5_000
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _UNAVAILABLE = {
     sqlite3.SQLITE_CANTOPEN,

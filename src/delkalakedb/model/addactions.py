@@ -43,6 +43,8 @@ _TYPES = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+# Small enough for its JSON to stay in the processor's cache: half the time of 100,000.
+_SLICE_ROWS = 4_000
 # What JSON can hold of each type; the rest is text.
 _WRITTEN = {**_NUMBERS, "boolean": pa.bool_(), "float": pa.float64()}
 
@@ -59,7 +61,11 @@ def add_actions(
     """
     layout = _Layout(metadata)
     schema = layout.schema()
-    batches = (layout.convert(batch) for batch in files if batch.num_rows)
+    batches = (
+        layout.convert(batch.slice(start, _SLICE_ROWS))
+        for batch in files
+        for start in range(0, batch.num_rows, _SLICE_ROWS)
+    )
     if flatten:
         empty = pa.Table.from_batches([], schema)
         schema = _flat(empty).schema
@@ -102,7 +108,9 @@ class _Layout:
                 {"minValues": written, "maxValues": written, "nullCount": counts}
             ),
         )
-        values = _parse(batch["partition_values"], parts)
+        # Few distinct values stand for many files.
+        encoded = batch["partition_values"].dictionary_encode()
+        values = _parse(encoded.dictionary, parts).take(encoded.indices)
         schema = self.schema()
         columns = [
             batch["path"],

@@ -20,9 +20,9 @@ FOR UPDATE
 SELECT
     f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
     f.base_row_id, f.default_row_commit_version
-FROM dl_files f
-WHERE f.path_hash = ANY (CAST(translate(:hashes, '[]', '{}') AS BIGINT[]))
-    AND COALESCE(f.removed_version, :after + 1) > :after
+FROM unnest(CAST(translate(:hashes, '[]', '{}') AS BIGINT[])) h (path_hash)
+JOIN dl_files f ON f.path_hash = h.path_hash
+WHERE COALESCE(f.removed_version, :after + 1) > :after
     AND (f.removed_version IS NULL OR f.remove_data_change IS NOT NULL)
 
 -- name: remove_files
