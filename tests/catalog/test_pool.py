@@ -160,7 +160,7 @@ def held(catalog: Catalog, table: str) -> Iterator[None]:
     """Hold a table's head as a writer does."""
     with catalog.backend.writing() as session:
         if catalog.backend.capabilities.row_locks:
-            session.query("lock_tables", {"names": f'["{table}"]'})
+            session.query("load_latest", {"name": table})
         yield
 
 

@@ -139,6 +139,8 @@ class Transaction:
     def _commit(self, staged: Staged) -> Committed:
         table = self._tables[staged.table]
         head = table.head
+        # What was asked for a table's first commit says nothing to the next one.
+        early = self._early.pop(staged.table, None)
         if head is None:
             return self._create(staged)
         if staged.location is not None and staged.reads.version < 0:
@@ -149,7 +151,7 @@ class Transaction:
             raise LostError(lost)
         check_actions(staged.actions, head.protocol, head.metadata, head.version + 1)
         _check_append_only(staged, head)
-        files = self._files(staged, head)
+        files = self._files(staged, head, early)
         self._check_liveness(staged, files, winners, head)
         return self._write(staged, head, files)
 
@@ -160,9 +162,8 @@ class Transaction:
         rows = self._session.query("load_winners", params)
         return [row for row in rows if row[0] < first_own]
 
-    def _files(self, staged: Staged, head: Head) -> "_Files":
+    def _files(self, staged: Staged, head: Head, found: list[Row] | None) -> "_Files":
         hashes = _hashes(staged)
-        found = self._early.pop(staged.table, None)
         if found is None and hashes:
             params = _paths_params(staged, hashes)
             found = self._session.query("load_files_at_paths", params)

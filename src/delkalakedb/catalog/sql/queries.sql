@@ -308,8 +308,7 @@ WHERE table_id = :table_id AND removed_version > :after AND removed_version <= :
 ORDER BY file_id
 
 -- name: load_tombstones
--- All remove actions up to a version whose file hasn't come back by then; `+ 0` keeps
--- the inner lookup on the index of paths.
+-- Removes whose file hasn't come back; `+ 0` keeps the lookup on the index of paths.
 SELECT
     path, partition_values, size_bytes, stats, tags, deletion_vector, base_row_id,
     default_row_commit_version, deletion_timestamp_ms, remove_data_change,
