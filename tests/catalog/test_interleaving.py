@@ -189,6 +189,6 @@ def test_rival_waits_for_the_head_and_is_rebased_on_the_winner(pair: Pair) -> No
 def held(catalog: Catalog, table: str) -> Iterator[None]:
     """Hold a table's head as a writer does."""
     with catalog.backend.writing() as session:
-        if catalog.backend.capabilities.row_locks:
-            session.query("load_latest", {"name": table})
+        if catalog.backend.capabilities.table_locks:
+            session.query("lock_table", {"name": table})
         yield

@@ -159,8 +159,8 @@ def test_writer_that_waits_too_long_for_another_is_told(catalog_uri: str) -> Non
 def held(catalog: Catalog, table: str) -> Iterator[None]:
     """Hold a table's head as a writer does."""
     with catalog.backend.writing() as session:
-        if catalog.backend.capabilities.row_locks:
-            session.query("load_latest", {"name": table})
+        if catalog.backend.capabilities.table_locks:
+            session.query("lock_table", {"name": table})
         yield
 
 

@@ -44,9 +44,9 @@ class UnknownOutcomeError(CatalogUnavailableError):
 class Capabilities:
     """What callers may rely on beyond the common ground."""
 
-    # Writers of different tables work side by side and lock head rows; without that,
-    # one writer at a time holds the whole database.
-    row_locks: bool
+    # Writers of different tables work side by side and lock their tables; without
+    # that, one writer at a time holds the whole database.
+    table_locks: bool
     # Btrees over (class, hi); without them a scan of the column does.
     interval_index: bool
 
@@ -59,12 +59,25 @@ class Insert:
     columns: Sequence[str]
     rows: Sequence[Row]
 
-    def sql(self, mark: str, rows: int = 1) -> str:
-        """The statement for some rows, with `mark` for each value."""
+    def sql(self, mark: str) -> str:
+        """The statement for one row, with `mark` for each value."""
         columns = ", ".join(self.columns)
         marks = ", ".join([mark] * len(self.columns))
-        values = ", ".join([f"({marks})"] * rows)
-        return f"INSERT INTO {self.table} ({columns}) VALUES {values}"
+        return f"INSERT INTO {self.table} ({columns}) VALUES ({marks})"
+
+    def flat(self, mark: str) -> tuple[str, list[Any]]:
+        """One statement for all rows, and their values; for a few rows.
+
+        Nulls are left out where one row allows it: each costs as much as a value.
+        """
+        if len(self.rows) == 1:
+            given = zip(self.columns, self.rows[0], strict=True)
+            kept = {name: value for name, value in given if value is not None}
+            return Insert(self.table, list(kept), ()).sql(mark), list(kept.values())
+        first = self.sql(mark)
+        values = first[first.index("VALUES") + 6 :]
+        more = f",{values}" * (len(self.rows) - 1)
+        return first + more, [value for row in self.rows for value in row]
 
 
 @dataclass(frozen=True, slots=True)

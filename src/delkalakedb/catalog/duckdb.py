@@ -49,7 +49,7 @@ class DuckDBBackend(Backend):
     """A catalog in a DuckDB file, or in memory for the life of the process."""
 
     engine = "duckdb"
-    capabilities = Capabilities(row_locks=False, interval_index=False)
+    capabilities = Capabilities(table_locks=False, interval_index=False)
     placeholder = "${}"
     statements = load_statements(engine, placeholder)
 
@@ -248,8 +248,7 @@ class _DuckDBSession(Session):
 
     def _insert(self, insert: Insert) -> None:
         if len(insert.rows) <= _ARROW_ROWS:
-            flat = [value for row in insert.rows for value in row]
-            self._connection.execute(insert.sql("?", len(insert.rows)), flat)
+            self._connection.execute(*insert.flat("?"))
             return
         arrays = [pa.array(column) for column in zip(*insert.rows, strict=True)]
         incoming = pa.Table.from_arrays(arrays, list(insert.columns))

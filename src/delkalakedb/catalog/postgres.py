@@ -50,7 +50,7 @@ class PostgresBackend(Backend):
     """A catalog in one schema of a Postgres database."""
 
     engine = "postgres"
-    capabilities = Capabilities(row_locks=True, interval_index=True)
+    capabilities = Capabilities(table_locks=True, interval_index=True)
     placeholder = "%({})s"
     statements = load_statements(engine, placeholder)
 
@@ -320,5 +320,4 @@ class _PostgresSession(Session):
 def _statement(write: Write) -> tuple[str, Params | Sequence[Any]]:
     if not isinstance(write, Insert):
         return PostgresBackend.statements[write.name], write.params
-    values = [value for row in write.rows for value in row]
-    return write.sql("%s", len(write.rows)), values
+    return write.flat("%s")

@@ -2,7 +2,7 @@
 
 In order, and all of it or nothing:
 
-1. lock the head row of every table involved, in name order;
+1. lock every table involved, in name order, and load their heads;
 2. for each staged commit: check the conflict rules against the versions since it
    read, the protocol's rules, and that what it removes is live;
 3. give it the next version, a timestamp after the last one, and row ids;

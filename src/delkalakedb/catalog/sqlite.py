@@ -55,7 +55,7 @@ class SqliteBackend(Backend):
     """A catalog in a SQLite file, in WAL mode with every commit forced to disk."""
 
     engine = "sqlite"
-    capabilities = Capabilities(row_locks=False, interval_index=True)
+    capabilities = Capabilities(table_locks=False, interval_index=True)
     placeholder = ":{}"
     statements = load_statements(engine, placeholder)
 

@@ -18,7 +18,12 @@ from delkalakedb.catalog.head import FILES_PER_TABLE, Head, parse_head
 from delkalakedb.catalog.rebased import commit_info, empty_head, last_adds, rebased
 from delkalakedb.catalog.rows import hash_path
 from delkalakedb.catalog.statcolumns import revise
-from delkalakedb.catalog.winners import conflicted, find_conflict, newest
+from delkalakedb.catalog.winners import (
+    conflicted,
+    find_conflict,
+    follows_anything,
+    newest,
+)
 from delkalakedb.errors import (
     DeltaError,
     ProtocolError,
@@ -92,18 +97,20 @@ class Transaction:
     def _lock(self, staged: Sequence[Staged]) -> None:
         """Lock the tables and load what their first commits need, in one go."""
         names = sorted({commit.table for commit in staged})
+        load = self._backend.statements["load_latest"]
         locks = lock_queries(self._backend, staged)
         early = self._early_queries(staged)
-        answers = self._session.query_many([*locks, *early.values()])
-        heads = answers[len(locks) - len(names) : len(locks)]
-        self._early = dict(zip(early, answers[len(locks) :], strict=True))
-        for name, rows in zip(names, heads, strict=True):
+        heads: list[_Query] = [(load, {"name": name}) for name in names]
+        answers = self._session.query_many([*locks, *heads, *early.values()])
+        loaded = answers[len(locks) :]
+        self._early = dict(zip(early, loaded[len(names) :], strict=True))
+        for name, rows in zip(names, loaded, strict=False):
             head = parse_head(self._session, rows[0]) if rows else None
             self._tables[name] = _Table(head, head.version + 1 if head else 0)
 
     def _early_queries(self, staged: Sequence[Staged]) -> dict[str, _Query]:
         """The files at the paths of each table's first commit, where asking is free."""
-        if not self._backend.capabilities.row_locks:
+        if not self._backend.capabilities.table_locks:
             return {}
         first = {commit.table: commit for commit in reversed(staged)}
         statement = self._backend.statements["load_files_at_paths"]
@@ -156,7 +163,7 @@ class Transaction:
         return self._write(staged, head, files)
 
     def _winners(self, staged: Staged, head: Head, first_own: int) -> list[Row]:
-        if staged.reads.version >= first_own - 1:
+        if staged.reads.version >= first_own - 1 or follows_anything(staged, head):
             return []
         params = {"table_id": head.table_id, "after": staged.reads.version}
         rows = self._session.query("load_winners", params)
@@ -313,14 +320,15 @@ def _paths_params(staged: Staged, hashes: dict[str, int]) -> dict[str, object]:
 
 
 def lock_queries(backend: Backend, staged: Sequence[Staged]) -> list[_Query]:
-    """The heads of the tables, locked where rows can be, so that nobody else commits.
+    """What to ask first, so that nobody else commits to these tables.
 
     In name order: two writers of several tables never wait for each other.
     """
-    load = backend.statements["load_latest"]
+    if not backend.capabilities.table_locks:
+        return []
+    lock = backend.statements["lock_table"]
     names = sorted({commit.table for commit in staged})
-    locks: list[_Query] = [(load, {"name": name}) for name in names]
-    creates = any(commit.location is not None for commit in staged)
-    if creates and backend.capabilities.row_locks:
+    locks: list[_Query] = [(lock, {"name": name}) for name in names]
+    if any(commit.location is not None for commit in staged):
         locks.insert(0, (backend.statements["lock_catalog"], {}))
     return locks

@@ -7,7 +7,14 @@ from delkalakedb.catalog.backend import Row, Session
 from delkalakedb.catalog.head import Head, load_head
 from delkalakedb.catalog.rows import add_from_row
 from delkalakedb.errors import VersionNotFoundError
-from delkalakedb.model.actions import Add, DomainMetadata, Metadata, Protocol, Txn
+from delkalakedb.model.actions import (
+    Add,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Txn,
+)
 from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.conflicts import (
     Attempt,
@@ -19,7 +26,23 @@ from delkalakedb.model.predicate import Predicate
 from delkalakedb.model.prune import matcher
 from delkalakedb.model.txnlog import Conflicted, Staged
 
-__all__ = ["conflicted", "find_conflict", "newest"]
+__all__ = ["conflicted", "find_conflict", "follows_anything", "newest"]
+
+
+def follows_anything(staged: Staged, head: Head) -> bool:
+    """Whether no commit since can conflict, so that none has to be loaded.
+
+    An append that looked at nothing and brings only files conflicts with nothing but a
+    change of the table's metadata or protocol, and there was none.
+    """
+    unchanged = max(head.metadata_version, head.protocol_version)
+    return (
+        unchanged <= staged.reads.version
+        and staged.reads.nothing
+        and not staged.reads.app_ids
+        and not staged.remove_all
+        and all(isinstance(action, Add | CommitInfo) for action in staged.actions)
+    )
 
 
 def find_conflict(
@@ -28,7 +51,9 @@ def find_conflict(
     """The rule that keeps `staged` from following the winners in `rows`."""
     if not rows:
         return None
-    protocol, metadata = _read_state(session, head, staged)
+    protocol, metadata = head.protocol, head.metadata
+    if max(head.metadata_version, head.protocol_version) > staged.reads.version:
+        protocol, metadata = _read_state(session, head, staged)
     attempt = Attempt.of(staged, protocol, metadata)
     winners = _load(session, head, attempt, rows)
     found = first_conflict(attempt, winners, _matches(metadata))
@@ -70,11 +95,11 @@ def _load(
         "upto": head.current_version,
     }
     apps = _group(
-        session.query("load_txns_since", window),
+        session.query("load_txns_since", window) if attempt.app_ids else [],
         lambda row: decode_struct(row[1], Txn).app_id,
     )
     domains = _group(
-        session.query("load_domains_since", window),
+        session.query("load_domains_since", window) if attempt.domains else [],
         lambda row: decode_struct(row[1], DomainMetadata).domain,
     )
     added = _files(session, "load_added_since", window, attempt.looks_at_added)

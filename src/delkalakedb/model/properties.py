@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from delkalakedb.errors import DeltaError
@@ -61,6 +61,13 @@ def parse_properties(
     configuration = source
     if isinstance(configuration, Metadata):
         configuration = known(configuration.configuration) or {}
+    return _parse_all(frozenset(configuration.items()))
+
+
+# Every commit asks several times, and a table's properties hardly change.
+@lru_cache(maxsize=256)
+def _parse_all(items: frozenset[tuple[str, str | None]]) -> TableProperties:
+    configuration = dict(items)
     given: dict[str, Any] = {}
     for name, (field, parse) in _PROPERTIES.items():
         text = configuration.get(name)

@@ -6,7 +6,7 @@ SELECT
     f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
     f.base_row_id, f.default_row_commit_version
 FROM dl_files f
-WHERE f.path_hash IN (SELECT unnest(from_json(:hashes, '["BIGINT"]')))
+WHERE f.path_hash IN (SELECT unnest(CAST(:hashes AS BIGINT[])))
     AND COALESCE(f.removed_version, :after + 1) > :after
     AND (f.removed_version IS NULL OR f.remove_data_change IS NOT NULL)
 

@@ -4,16 +4,11 @@
 -- Serialise the creation of tables.
 SELECT pg_advisory_xact_lock(hashtextextended('dl_tables ' || current_schema(), 0))
 
--- name: load_latest
--- Lock the head row and read it: after a wait it is the row that the winner left.
-SELECT
-    table_id, name, location, created_at_ms, current_version, first_version, next_file,
-    current_version, timestamp_ms, num_files, size_bytes,
-    metadata_version, protocol_version, stat_columns,
-    metadata_version, metadata, protocol_version, protocol
-FROM dl_tables
-WHERE name = :name
-FOR UPDATE
+-- name: lock_table
+-- One writer of a table at a time; woken once, where waiting for a row takes two locks.
+SELECT pg_advisory_xact_lock(
+    hashtextextended('dl_table ' || current_schema() || ' ' || :name, 0)
+)
 
 -- name: load_files_at_paths
 -- The files at given paths, of any table, that are live or were removed since a version.

@@ -6,7 +6,7 @@ CREATE TABLE dl_schema_versions (
 ) STRICT;
 
 -- The head row of each table, with the newest metadata and protocol at hand. Who holds
--- its lock may ratify the next version. `stat_columns` says which columns have their
+-- the table's lock may ratify the next version. `stat_columns` says which columns have their
 -- bounds indexed, since which version, and the width classes of their intervals.
 CREATE TABLE dl_tables (
     table_id INTEGER NOT NULL,
