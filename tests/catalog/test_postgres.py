@@ -181,15 +181,22 @@ def test_commit_that_the_server_is_still_at_is_waited_for(
     assert paths(cuttable) == ["a"]
 
 
-def test_commit_after_which_the_server_ends_the_session_is_found_out(
+def test_commit_while_the_server_ends_the_session_tells_the_truth(
     server: Server, proxy: Proxy, cuttable: Catalog
 ) -> None:
     create(cuttable)
-    with dk.connect(uri_of(server.port)) as other:
-        proxy.at_commit = lambda: end_sessions(other)
-        committed = commit(cuttable, add("a"))
+    ended = threading.Event()
 
-    assert proxy.at_commit is None
+    with dk.connect(uri_of(server.port)) as other:
+
+        def end() -> None:
+            end_sessions(other)
+            ended.set()
+
+        proxy.at_commit = end
+        committed = commit(cuttable, add("a"))
+        assert ended.wait(10)
+
     assert committed.version == cuttable.table("t").version == 1
     assert paths(cuttable) == ["a"]
 

@@ -208,7 +208,7 @@ def _conninfo(uri: "Uri", settings: "Settings") -> str:
 
 
 def _healthy(connection: _Connection) -> bool:
-    """Idle, open, and nothing waiting on the socket: a server that left says so."""
+    """Idle and open; a server that left says so on the socket, so silence is health."""
     pgconn = connection.pgconn
     if pgconn.status != ConnStatus.OK:
         return False
@@ -218,10 +218,10 @@ def _healthy(connection: _Connection) -> bool:
     waiting.register(pgconn.socket, select.POLLIN)
     if waiting.poll(0):
         try:
-            pgconn.consume_input()
-        except psycopg.OperationalError:
+            connection.execute("SELECT 1")
+        except psycopg.Error:
             return False
-    return bool(pgconn.status == ConnStatus.OK)
+    return True
 
 
 def _rollback(connection: _Connection) -> None:
