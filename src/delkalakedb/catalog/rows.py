@@ -20,6 +20,7 @@ __all__ = [
     "FILES_SCHEMA",
     "FILE_COLUMNS",
     "add_from_row",
+    "columns_to_batch",
     "file_row",
     "hash_path",
     "remove_fields",
@@ -198,8 +199,15 @@ def remove_from_row(row: Sequence[Any]) -> Remove:
 
 
 def to_batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as Arrow; SQLite's booleans are numbers."""
+    """Rows as Arrow."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return columns_to_batch(columns, schema)
+
+
+def columns_to_batch(
+    columns: Sequence[Sequence[Any]], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Columns as Arrow; SQLite's booleans are numbers."""
     arrays = [
         pa.array(
             map(bool, values) if pa.types.is_boolean(field.type) else values, field.type

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from delkalakedb.catalog.backend import (
     Write,
 )
 from delkalakedb.catalog.pool import Pool
-from delkalakedb.catalog.rows import to_batch
+from delkalakedb.catalog.rows import columns_to_batch
 from delkalakedb.catalog.statements import load_statements
 from delkalakedb.errors import (
     CatalogBusyError,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["SqliteBackend"]
 
 _BATCH_ROWS = 5_000
+# So few that the rows are gone before the garbage collector looks at them again.
+_FETCH_ROWS = 250
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _UNAVAILABLE = {
     sqlite3.SQLITE_CANTOPEN,
@@ -103,8 +105,17 @@ class SqliteBackend(Backend):
     ) -> Iterator[pa.RecordBatch]:
         with self._mapped(), self._pool.connection() as connection:
             cursor = connection.execute(sql, params)
-            while rows := cursor.fetchmany(_BATCH_ROWS):
-                yield to_batch(rows, schema)
+            columns: list[list[Any]] = [[] for _ in schema]
+            while rows := cursor.fetchmany(_FETCH_ROWS):
+                for column, values in zip(
+                    columns, zip(*rows, strict=True), strict=True
+                ):
+                    column.extend(values)
+                if len(columns[0]) >= _BATCH_ROWS:
+                    yield columns_to_batch(columns, schema)
+                    columns = [[] for _ in schema]
+            if columns[0]:
+                yield columns_to_batch(columns, schema)
 
     def find_catalog(self, session: Session) -> bool:
         return bool(session.query("find_catalog", {}))
