@@ -20,7 +20,7 @@ LEFT JOIN dl_table_versions v
 WHERE t.name = :name
 
 -- name: load_latest
--- The same at the latest version, from the head row alone: for who holds its lock.
+-- The same at the latest version, from the head row alone: for who holds the table's lock.
 SELECT
     table_id, name, location, created_at_ms, current_version, first_version, next_file,
     current_version, timestamp_ms, num_files, size_bytes,

@@ -115,7 +115,7 @@ CREATE TABLE dl_cdc_files (
 
 -- One row per life of a file. `file_id` carries its table in the high bits, so a
 -- table's rows lie together. No foreign key: a check per row would halve bulk commits,
--- and rows are only ever written under the head row's lock.
+-- and rows are only ever written under the table's lock.
 CREATE TABLE dl_files (
     file_id BIGINT NOT NULL,
     table_id BIGINT NOT NULL,
