@@ -15,6 +15,7 @@ from delkalakedb.catalog.rows import FILES_SCHEMA
 from delkalakedb.catalog.statcolumns import TABLES
 from delkalakedb.model.values import Kind
 
+ENGINES = ("sqlite", "duckdb", "postgres")
 SOURCE = Path(delkalakedb.__file__).parent
 SQL = SOURCE / "catalog" / "sql"
 FILES = sorted(SQL.glob("*.sql"))
@@ -37,9 +38,15 @@ def statements(file: Path) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+def shared() -> dict[str, str]:
+    """The statements of the files that aren't named after an engine."""
+    files = [file for file in FILES if file.stem not in ENGINES]
+    return {name: sql for file in files for name, sql in statements(file).items()}
+
+
 def sources(engine: str) -> dict[str, str]:
     """The statements of an engine that are whole, but for the columns of files."""
-    found = statements(SQL / "queries.sql") | statements(SQL / f"{engine}.sql")
+    found = shared() | statements(SQL / f"{engine}.sql")
     filled = {name: sql.replace("{columns}", COLUMNS) for name, sql in found.items()}
     return {n: s for n, s in filled.items() if n not in FRAGMENTS and "{" not in s}
 
@@ -134,11 +141,11 @@ def test_every_statement_is_used() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_override_takes_the_parameters_of_what_it_overrides(file: Path) -> None:
-    shared = statements(SQL / "queries.sql")
+    common = shared()
 
     for name, text in statements(file).items():
-        if name in shared.keys() - FRAGMENTS:
-            assert parameters(text) == parameters(shared[name]), name
+        if name in common.keys() - FRAGMENTS:
+            assert parameters(text) == parameters(common[name]), name
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

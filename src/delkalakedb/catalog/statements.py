@@ -10,6 +10,8 @@ __all__ = ["load_migrations", "load_statements", "split_script"]
 _HEADER = re.compile(r"^-- name: (\w+)\n((?:--.*\n)*)", re.MULTILINE)
 # A parameter, but neither a Postgres cast (`::text`) nor part of a word.
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+# The files of all engines, by topic; one named after an engine overrides them by name.
+_SHARED = ("queries", "mirror", "checkpoint", "retention")
 _sql = files(__package__) / "sql"
 
 
@@ -19,10 +21,10 @@ def load_statements(engine: str, placeholder: str) -> Mapping[str, str]:
 
     `placeholder` is a format for one parameter, such as `%({})s`.
     """
-    statements = dict(_parse((_sql / "queries.sql").read_text("utf-8")))
-    override = _sql / f"{engine}.sql"
-    if override.is_file():
-        statements |= dict(_parse(override.read_text("utf-8")))
+    statements: dict[str, str] = {}
+    for topic in (*_SHARED, engine):
+        if (file := _sql / f"{topic}.sql").is_file():
+            statements |= dict(_parse(file.read_text("utf-8")))
     return {
         name: _PARAMETER.sub(lambda m: placeholder.format(m[1]), text)
         for name, text in statements.items()

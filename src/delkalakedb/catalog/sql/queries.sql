@@ -1,4 +1,4 @@
--- Statements shared by all engines. A file named after an engine overrides by name.
+-- Statements shared by all engines: reading and ratifying.
 -- Parameters are written `:name` and translated to the driver's own style.
 
 -- name: load_schema_version
@@ -157,8 +157,9 @@ INSERT INTO dl_tables (
 
 -- name: insert_mirror
 -- A new table's place in the outbox.
-INSERT INTO dl_mirrors (table_id, published_version, state, attempts, fence)
-VALUES (:table_id, -1, 'pending', 0, 0)
+INSERT INTO dl_mirrors (
+    table_id, published_version, state, attempts, fence, checkpoint_version
+) VALUES (:table_id, -1, 'pending', 0, 0, -1)
 
 -- name: move_head
 -- The compare-and-set that makes a version true.
@@ -332,26 +333,6 @@ WHERE table_id = :table_id AND removed_version IS NULL AND added_version <= :ver
 UNION ALL
 SELECT {columns} FROM dl_files
 WHERE table_id = :table_id AND removed_version > :version AND added_version <= :version
-
--- name: load_mirror
--- How far a table's mirror has come.
-SELECT m.published_version, t.current_version, t.location
-FROM dl_tables t
-JOIN dl_mirrors m ON m.table_id = t.table_id
-WHERE t.name = :name
-
--- name: mark_published
--- A version is in the mirror.
-UPDATE dl_mirrors
-SET published_version = :version, state = 'published', attempts = 0, last_error = NULL
-WHERE published_version = :version - 1
-    AND table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
-
--- name: mark_published_hash
--- What was published, to know it again.
-UPDATE dl_table_versions SET published_sha256 = :sha256
-WHERE version = :version
-    AND table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
 
 -- name: plan_files
 -- The files at a version among candidates; {candidates} is composed of the next ones.
