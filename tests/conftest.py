@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 import delkalakedb as dk
+import stores
 from postgres import Server
 
 ENGINES = ("sqlite", "duckdb", "postgres")
@@ -21,7 +22,10 @@ settings.load_profile("ci")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start Postgres once, before the workers that share it."""
-    if hasattr(config, "workerinput") or os.environ.get(_URL):
+    if hasattr(config, "workerinput"):
+        return
+    stores.prepare(config)
+    if os.environ.get(_URL):
         return
     server = Server("fsync=off", "max_connections=200")
     server.start()
@@ -62,6 +66,18 @@ def catalog(catalog_uri: str) -> Iterator[dk.Catalog]:
     """An empty catalog, on each engine in turn."""
     with dk.connect(catalog_uri) as catalog:
         yield catalog
+
+
+@pytest.fixture
+def s3() -> stores.Place:
+    """A place of the test's own on a real S3 server."""
+    return stores.fresh_place("s3")
+
+
+@pytest.fixture
+def careless_s3() -> stores.Place:
+    """A place of the test's own on an S3 server that ignores `If-None-Match`."""
+    return stores.fresh_place("careless")
 
 
 def _authority(connection: "psycopg.Connection[tuple[object, ...]]") -> str:

@@ -4,7 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from delkalakedb import mirror as mirror
     from delkalakedb.catalog import Catalog, Snapshot, connect
+    from delkalakedb.mirror.verify import verify_uri as verify
     from delkalakedb.model.tables import Commit, File, Table
     from delkalakedb.table import DeltaTable, write_deltalake
     from delkalakedb.telemetry import JsonFormatter
@@ -18,6 +20,7 @@ __all__ = [
     "Snapshot",
     "Table",
     "connect",
+    "verify",
     "write_deltalake",
 ]
 
@@ -31,15 +34,19 @@ _HOMES = {
     "Snapshot": "catalog",
     "Table": "model.tables",
     "connect": "catalog",
+    "verify": "mirror.verify:verify_uri",
     "write_deltalake": "table",
 }
 
 if not TYPE_CHECKING:  # a checker would take every name for one of ours
 
     def __getattr__(name: str) -> object:
+        if name == "mirror":
+            return import_module(f"{__name__}.mirror")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        home, _, attribute = _HOMES[name].partition(":")
+        value = getattr(import_module(f"{__name__}.{home}"), attribute or name)
         globals()[name] = value
         return value
 

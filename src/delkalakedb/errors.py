@@ -19,6 +19,8 @@
     │   └── CatalogSchemaError      (absent, or of another schema version)
     ├── StorageError
     └── MirrorError
+        ├── DivergedError           (someone else writes to the log)
+        └── MirrorBehindError       (too many versions wait to be published)
 
 An unreachable database is never a `TableNotFoundError`: deltalake's writer reads
 that one as "create the table".
@@ -36,6 +38,8 @@ __all__ = [
     "ConfigError",
     "DeltaError",
     "DeltalakeDBError",
+    "DivergedError",
+    "MirrorBehindError",
     "MirrorError",
     "PredicateError",
     "ProtocolError",
@@ -123,3 +127,11 @@ class StorageError(DeltalakeDBError):
 
 class MirrorError(DeltalakeDBError):
     """Publishing to `_delta_log` can't go on."""
+
+
+class DivergedError(MirrorError):
+    """The log has a commit that the catalog didn't ratify."""
+
+
+class MirrorBehindError(MirrorError):
+    """More versions wait to be published than `mirror.max_unpublished` allows."""

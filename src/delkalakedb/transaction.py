@@ -1,16 +1,12 @@
 """Ratify staged actions, then publish them."""
 
-import logging
 from collections.abc import Mapping
 
 from delkalakedb.catalog import Catalog
-from delkalakedb.errors import MirrorError, StorageError
-from delkalakedb.mirror import publish
+from delkalakedb.mirror.deliver import deliver
 from delkalakedb.model.txnlog import Committed, Staged
 
 __all__ = ["commit"]
-
-_log = logging.getLogger("delkalakedb.mirror")
 
 
 def commit(
@@ -24,11 +20,5 @@ def commit(
     """
     outcomes = catalog.commit(*staged)
     done = tuple(o for o in outcomes if isinstance(o, Committed))
-    for table in sorted({outcome.table for outcome in done}):
-        try:
-            publish(catalog, table, dict(storage_options or {}))
-        except (StorageError, MirrorError) as error:
-            _log.warning(
-                "%s: the commit stands but isn't published yet: %s", table, error
-            )
+    deliver(catalog, {o.table: o.version for o in done}, storage_options)
     return done

@@ -187,3 +187,14 @@ def check_totals(
     at = catalog.snapshot(table, version).table
     files = live(catalog, table, version).values()
     assert (at.num_files, at.size_bytes) == (len(files), sum(f.size for f in files))
+
+
+def mirrored(catalog: Catalog, published: int, checkpoint: int) -> None:
+    """Say how far the mirrors have come."""
+    with catalog.backend.writing() as session:
+        session.script(
+            [
+                f"UPDATE dl_mirrors SET published_version = {published}, "
+                f"checkpoint_version = {checkpoint}"
+            ]
+        )

@@ -100,7 +100,9 @@ def _load(catalog: Catalog) -> dict[int, _Rows]:
             for table_id, *row in session.query_sql(sql, {}):
                 found[table_id][name].append(row)
         for name in TABLES.values():
-            sql = f"SELECT file_id, column_id, class, removed_version FROM {name}"
+            # DuckDB says of a file that lives on that it ends with the last version.
+            removed = "NULLIF(removed_version, 9223372036854775807)"
+            sql = f"SELECT file_id, column_id, class, {removed} FROM {name}"
             for row in session.query_sql(sql, {}):
                 found[row[0] // FILES_PER_TABLE][name].append(row)
     return found
@@ -125,6 +127,8 @@ def _total_problems(
     size = 0
     for version in versions:
         born, gone = added[version.version], removed[version.version]
+        # A tombstone may be of a file that was never there.
+        gone = [file for file in gone if file.added is not None]
         live.subtract(file.key for file in gone)
         live.update(file.key for file in born)
         size += _bytes(born) - _bytes(gone)

@@ -139,7 +139,7 @@ def _rest(told: Connection) -> Iterator[int]:
         ("UPDATE dl_files SET removed_version = NULL", "its files say"),
         ("UPDATE dl_tables SET current_version = 3", "the head is 3"),
         ("DELETE FROM dl_number_stats WHERE file_id % 2 = 1", "lacks"),
-        ("UPDATE dl_text_stats SET removed_version = NULL", "dl_text_stats has"),
+        ("UPDATE dl_text_stats SET removed_version = 99", "dl_text_stats has"),
         ("UPDATE dl_txns SET version = 9 WHERE version = 2", "dl_txns has"),
         ("DELETE FROM dl_metadata", "has state"),
         ("DELETE FROM dl_mirrors", "mirror rows"),

@@ -140,11 +140,8 @@ def test_opening_again_changes_nothing(catalog_uri: str) -> None:
 def test_newer_schema_is_refused_naming_both_versions(catalog_uri: str) -> None:
     with dk.connect(catalog_uri) as catalog:
         engine = catalog.backend.engine
-        row = Insert(
-            "dl_schema_versions",
-            ("version", "applied_at_ms", "client"),
-            [(1234, 0, "delkalakedb/99")],
-        )
+        values = {"version": [1234], "applied_at_ms": [0], "client": ["delkalakedb/99"]}
+        row = Insert("dl_schema_versions", values)
         with catalog.backend.writing() as session:
             session.apply([row])
 

@@ -23,7 +23,7 @@ HEADER = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 COLUMNS = ", ".join(FILES_SCHEMA.names)
 FRAGMENTS = {"plan_alive", "plan_died", "plan_nulls", "plan_overlap", "plan_uncovered"}
-JSON = {"names", "hashes", "removes", "stat_columns"}
+JSON = {"names", "hashes", "ids", "removes", "stat_columns"}
 TEXTS = {"name", "location", "app_id", "domain", "operation", "actor", "sha256"}
 TEXTS |= {"transaction_id", "client", "schema", "table", "metadata", "protocol"}
 

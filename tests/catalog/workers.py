@@ -154,17 +154,29 @@ def commit_forever(
 def commit_and_die(uri: str, tables: Sequence[str], run: str, moment: str) -> None:
     """Make the first commit of a run, and die by SIGKILL at a moment of it."""
     with dk.connect(uri) as catalog:
-        writing = catalog.backend.writing
-
-        @contextmanager
-        def doomed() -> Iterator[Session]:
-            with writing() as session:
-                yield _DoomedSession(session, moment)
-                _die_if(moment == "all written")
-            _die_if(moment == "committed")
-
-        catalog.backend.writing = doomed  # type: ignore[method-assign]
+        doom(catalog, moment)
         replace_file(catalog, tables, run, 0)
+
+
+def expire_and_die(uri: str, moment: str) -> None:
+    """Expire versions of table t, and die by SIGKILL at a moment of it."""
+    with dk.connect(uri) as catalog:
+        doom(catalog, moment)
+        catalog.expire("t")
+
+
+def doom(catalog: Catalog, moment: str) -> None:
+    """Have the next transaction die by SIGKILL at a moment of it."""
+    writing = catalog.backend.writing
+
+    @contextmanager
+    def doomed() -> Iterator[Session]:
+        with writing() as session:
+            yield _DoomedSession(session, moment)
+            _die_if(moment == "all written")
+        _die_if(moment == "committed")
+
+    catalog.backend.writing = doomed  # type: ignore[method-assign]
 
 
 class _DoomedSession(Session):

@@ -17,6 +17,8 @@ from delkalakedb.errors import CatalogError, CatalogUnavailableError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from delkalakedb.catalog.cache import Cache
+    from delkalakedb.catalog.head import Head
     from delkalakedb.config import Settings
     from delkalakedb.uri import Uri
 
@@ -53,11 +55,22 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """Rows for a table."""
+    """Rows for a table, by column: that is how many of them are made quickly."""
 
     table: str
-    columns: Sequence[str]
-    rows: Sequence[Row]
+    columns: Mapping[str, Sequence[Any]]
+
+    @classmethod
+    def of_rows(cls, table: str, names: Sequence[str], rows: Sequence[Row]) -> "Insert":
+        """The same from rows."""
+        return cls(table, dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def rows(self) -> Iterator[Row]:
+        """Row by row."""
+        return zip(*self.columns.values(), strict=True)
 
     def sql(self, mark: str) -> str:
         """The statement for one row, with `mark` for each value."""
@@ -70,14 +83,15 @@ class Insert:
 
         Nulls are left out where one row allows it: each costs as much as a value.
         """
-        if len(self.rows) == 1:
-            given = zip(self.columns, self.rows[0], strict=True)
-            kept = {name: value for name, value in given if value is not None}
-            return Insert(self.table, list(kept), ()).sql(mark), list(kept.values())
+        if len(self) == 1:
+            kept = {
+                n: given for n, given in self.columns.items() if given[0] is not None
+            }
+            values = [value for (value,) in kept.values()]
+            return Insert(self.table, kept).sql(mark), values
         first = self.sql(mark)
-        values = first[first.index("VALUES") + 6 :]
-        more = f",{values}" * (len(self.rows) - 1)
-        return first + more, [value for row in self.rows for value in row]
+        more = f",{first[first.index('VALUES') + 6 :]}" * (len(self) - 1)
+        return first + more, [value for row in self.rows() for value in row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +139,8 @@ class Backend(ABC):
 
     # The folder for the data of tables that were given no location.
     default_data_path: str | None = None
+    # Where nobody else can write to the database.
+    heads: "Cache[Head] | None" = None
     # Gone when closed: kept open for the life of the process.
     ephemeral: bool = False
 
@@ -142,8 +158,11 @@ class Backend(ABC):
         """A session for reads; each statement sees what was ratified before it."""
 
     @abstractmethod
-    def writing(self) -> AbstractContextManager[Session]:
-        """A transaction: committed at the end of the block, else rolled back."""
+    def writing(self, *, durable: bool = True) -> AbstractContextManager[Session]:
+        """A transaction: committed at the end of the block, else rolled back.
+
+        One that needn't be `durable` may be forgotten by a power cut, whole.
+        """
 
     @abstractmethod
     def batches(

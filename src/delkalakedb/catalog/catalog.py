@@ -1,6 +1,8 @@
 """A catalog: the tables of one SQL database."""
 
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
@@ -10,12 +12,14 @@ import pyarrow as pa
 from delkalakedb.catalog.backend import Backend, Run
 from delkalakedb.catalog.head import Head, parse_head
 from delkalakedb.catalog.migrations import ensure_schema
+from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.catalog.plan import plan
 from delkalakedb.catalog.ratify import CLIENT, SqlTxnLogWriter
 from delkalakedb.catalog.reader import SqlTxnLogReader, load_files
 from delkalakedb.catalog.registry import acquire_backend, release_backend
+from delkalakedb.catalog.retention import Expired, expire_versions, while_kept
 from delkalakedb.catalog.rows import FILES_SCHEMA
-from delkalakedb.errors import CommitFailedError, DeltaError, TableNotFoundError
+from delkalakedb.errors import CommitFailedError, DeltaError
 from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
 from delkalakedb.model.addactions import ADD_ACTION_COLUMNS, add_actions
 from delkalakedb.model.predicate import Predicate, parse_predicate
@@ -117,7 +121,8 @@ class Snapshot:
         else:
             predicate = self._predicate(where)
             batches = plan(self._backend, self._head, predicate, schema)
-        return pa.RecordBatchReader.from_batches(schema, batches)
+        kept = while_kept(self._backend, self._head, batches)
+        return pa.RecordBatchReader.from_batches(schema, kept)
 
     def _predicate(self, where: Filter) -> Predicate:
         if isinstance(where, str | list | tuple):
@@ -184,22 +189,46 @@ class Catalog:
             )
         return outcome
 
+    def expire(
+        self,
+        name: str,
+        retention: timedelta | None = None,
+        *,
+        before_version: int | None = None,
+        dry_run: bool = False,
+    ) -> Expired:
+        """Drop what only versions need that nobody is promised any more.
+
+        Args:
+            name: the table.
+            retention: how long versions are kept; `delta.logRetentionDuration` by
+                default, and never less.
+            before_version: keep this version and all after it, if not more.
+            dry_run: only say what would be dropped.
+        """
+        millisecond = timedelta(milliseconds=1)
+        return expire_versions(
+            self.backend,
+            name,
+            before_version=before_version,
+            older_than_ms=None if retention is None else retention // millisecond,
+            now_ms=int(time.time() * 1000),
+            dry_run=dry_run,
+        )
+
     def mirror_state(self, name: str) -> tuple[int, int, str]:
         """The newest published version, the newest ratified one, and the location."""
-        with self.backend.reading() as session:
-            rows = session.query("load_mirror", {"name": name})
-        if not rows:
-            raise TableNotFoundError(f"{name}: the catalog has no such table")
-        published, current, location = rows[0]
-        return published, current, location
+        mirror = Outbox(self.backend).load(name)
+        return mirror.published_version, mirror.ratified_version, mirror.location
 
     def mark_published(self, name: str, version: int, sha256: str) -> None:
         """Note that a version is in the mirror, and what was written."""
-        params = {"name": name, "version": version}
+        table_id = Outbox(self.backend).load(name).table_id
+        params = {"table_id": table_id, "version": version}
         with self.backend.writing() as session:
             session.apply(
                 [
-                    Run("mark_published", params),
+                    Run("move_published", params),
                     Run("mark_published_hash", params | {"sha256": sha256}),
                 ]
             )

@@ -9,7 +9,7 @@ import msgspec
 
 from delkalakedb.catalog.backend import Insert, Row, Run, Write
 from delkalakedb.catalog.head import FILES_PER_TABLE, Head
-from delkalakedb.catalog.rows import FILE_COLUMNS, file_row, remove_fields
+from delkalakedb.catalog.rows import file_columns, remove_fields
 from delkalakedb.catalog.statcolumns import StatColumn, index_files
 from delkalakedb.model.actions import (
     Action,
@@ -216,7 +216,7 @@ def _version_row(
         "commit_info": _json(info),
         "other_actions": _json([action_to_dict(o) for o in others] or None),
     }
-    return Insert("dl_table_versions", tuple(values), [tuple(values.values())])
+    return Insert("dl_table_versions", {name: [v] for name, v in values.items()})
 
 
 def _state_writes(head: Head, actions: ByKind) -> Iterator[Write]:
@@ -242,7 +242,8 @@ def _state_writes(head: Head, actions: ByKind) -> Iterator[Write]:
     ):
         if rows:
             keyed: list[Row] = [(head.table_id, head.version, *row) for row in rows]
-            yield Insert(table, ("table_id", "version", *columns, "action"), keyed)
+            names = ("table_id", "version", *columns, "action")
+            yield Insert.of_rows(table, names, keyed)
 
 
 def _remove_writes(
@@ -283,21 +284,17 @@ def _add_writes(
     first = head.table_id * FILES_PER_TABLE + head.next_file
     file_ids = range(first, first + len(adds))
     stats = [parse_stats(known(add.stats)) for add in adds]
-    rows = [
-        file_row(
-            add,
-            table_id=head.table_id,
-            file_id=file_id,
-            version=head.version,
-            path_hash=hashes[add.path],
-            num_records=parsed.num_records if parsed else None,
-        )
-        for file_id, add, parsed in zip(file_ids, adds, stats, strict=True)
-    ]
+    files = file_columns(adds) | {
+        "num_records": [parsed.num_records if parsed else None for parsed in stats],
+        "added_version": [head.version] * len(adds),
+        "file_id": file_ids,
+        "table_id": [head.table_id] * len(adds),
+        "path_hash": [hashes[add.path] for add in adds],
+    }
     columns, indexed = index_files(
         head.stat_columns, head.metadata, head.version, file_ids, adds, stats
     )
-    return columns, [Insert("dl_files", FILE_COLUMNS, rows), *indexed]
+    return columns, [Insert("dl_files", files), *indexed]
 
 
 def _move_head(head: Head) -> Run:

@@ -23,6 +23,8 @@ from delkalakedb.catalog.backend import (
     Session,
     Write,
 )
+from delkalakedb.catalog.cache import Cache
+from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.pool import Pool
 from delkalakedb.catalog.statements import load_statements
 from delkalakedb.errors import (
@@ -66,6 +68,7 @@ class DuckDBBackend(Backend):
             path = Path(self._path).absolute()
             self._path = str(path)
             self.default_data_path = f"{path.with_suffix('')}_tables"
+        self._heads = self.heads = Cache[Head](settings.cache.snapshots)
         self._create = settings.sql.schema_policy == "create_if_missing"
         self._lock_timeout_s = settings.pool.lock_timeout
         self._pid = os.getpid()
@@ -88,7 +91,7 @@ class DuckDBBackend(Backend):
             yield _DuckDBSession(connection)
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self, *, durable: bool = True) -> Iterator[Session]:
         self._check_process()
         if not self._writer.acquire(timeout=self._lock_timeout_s):
             raise CatalogBusyError(
@@ -105,6 +108,7 @@ class DuckDBBackend(Backend):
                     raise
                 connection.execute("COMMIT")
         finally:
+            self._heads.forget()
             self._writer.release()
 
     def batches(
@@ -158,6 +162,8 @@ class DuckDBBackend(Backend):
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         root = duckdb.connect(":memory:")
+        # Statements touch few rows: to share them out takes longer than to do them.
+        root.execute("SET threads = 1")
         try:
             if self._path == ":memory:":
                 root.execute("ATTACH ':memory:' AS catalog")
@@ -247,11 +253,10 @@ class _DuckDBSession(Session):
             self._connection.execute(statement)
 
     def _insert(self, insert: Insert) -> None:
-        if len(insert.rows) <= _ARROW_ROWS:
+        if len(insert) <= _ARROW_ROWS:
             self._connection.execute(*insert.flat("?"))
             return
-        arrays = [pa.array(column) for column in zip(*insert.rows, strict=True)]
-        incoming = pa.Table.from_arrays(arrays, list(insert.columns))
+        incoming = pa.table({n: pa.array(v) for n, v in insert.columns.items()})
         self._connection.register("dl_incoming", incoming)
         self._connection.execute(f"INSERT INTO {insert.table} BY NAME FROM dl_incoming")
         self._connection.unregister("dl_incoming")

@@ -1,6 +1,7 @@
 """Bring a database to this version's catalog schema."""
 
 import time
+from typing import Any
 
 from delkalakedb.catalog.backend import Backend, Insert, Session
 from delkalakedb.catalog.statements import load_migrations, split_script
@@ -41,9 +42,12 @@ def _migrate(backend: Backend, session: Session, current: int, client: str) -> N
     for version, script in load_migrations(backend.engine).items():
         if version > current:
             session.script(split_script(script))
-            row = (version, int(time.time() * 1000), client)
-            columns = ("version", "applied_at_ms", "client")
-            session.apply([Insert("dl_schema_versions", columns, [row])])
+            row: dict[str, list[Any]] = {
+                "version": [version],
+                "applied_at_ms": [int(time.time() * 1000)],
+                "client": [client],
+            }
+            session.apply([Insert("dl_schema_versions", row)])
 
 
 def _current(backend: Backend, session: Session) -> int:

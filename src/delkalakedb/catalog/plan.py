@@ -25,6 +25,9 @@ from delkalakedb.model.values import TOP, Kind
 
 __all__ = ["plan"]
 
+# So few are quickest named in the statement itself.
+_FEW_FILES = 16
+
 
 def plan(
     backend: Backend, head: Head, predicate: Predicate, schema: pa.Schema
@@ -63,6 +66,8 @@ def _candidates(
     if lookups:
         with backend.reading() as session:
             chosen = _most_selective(session, lookups)
+            if not backend.capabilities.interval_index:
+                chosen = chosen.looked_up(session)
             statement = chosen.within(backend.statements["plan_files"])
             columns = ", ".join(schema.names)
             rows = session.query_sql(
@@ -96,6 +101,17 @@ class _Lookup:
 
     def within(self, statement: str) -> str:
         return statement.replace("{candidates}", "\nUNION ALL\n".join(self.parts))
+
+    def looked_up(self, session: Session) -> "_Lookup":
+        """The candidates by name: a scan that knows them first skips all others."""
+        rows = session.query_sql(self.within("{candidates}"), self.params)
+        ids = [row[0] for row in rows]
+        found = _Lookup(self.backend, self.head, params={"ids": str(ids)})
+        if len(ids) > _FEW_FILES:
+            found.parts.append(self.backend.statements["plan_ids"])
+        else:
+            found.parts.append(", ".join(map(str, ids)) or "NULL")
+        return found
 
     def param(self, value: Any) -> str:
         name = f"p{len(self.params)}"

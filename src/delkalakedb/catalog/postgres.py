@@ -39,7 +39,9 @@ __all__ = ["PostgresBackend"]
 _Connection = psycopg.Connection[Row]
 # From here on COPY beats rows in the text of a statement.
 _COPY_ROWS = 100
-_COMMIT: tuple[str, dict[str, Any]] = ("COMMIT", {})
+_BEGIN: tuple[str, Params] = ("BEGIN", {})
+_NOT_DURABLE: tuple[str, Params] = ("SET LOCAL synchronous_commit TO off", {})
+_COMMIT: tuple[str, Params] = ("COMMIT", {})
 # lock_not_available, query_canceled, serialization_failure, deadlock_detected
 _BUSY = {"55P03", "57014", "40001", "40P01"}
 # connection, authentication, resources, operator intervention, no such database
@@ -82,9 +84,9 @@ class PostgresBackend(Backend):
             yield _PostgresSession(connection, begun=True)
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self, *, durable: bool = True) -> Iterator[Session]:
         with self._mapped(), self._pool.connection() as connection:
-            session = _PostgresSession(connection, begun=False)
+            session = _PostgresSession(connection, begun=False, durable=durable)
             try:
                 yield session
                 self._commit(session)
@@ -235,15 +237,18 @@ def _rollback(connection: _Connection) -> None:
 
 
 def _bulk(write: Write) -> bool:
-    return isinstance(write, Insert) and len(write.rows) >= _COPY_ROWS
+    return isinstance(write, Insert) and len(write) >= _COPY_ROWS
 
 
 class _PostgresSession(Session):
     """Writes are held back, so that small ones travel with their COMMIT."""
 
-    def __init__(self, connection: _Connection, *, begun: bool) -> None:
+    def __init__(
+        self, connection: _Connection, *, begun: bool, durable: bool = True
+    ) -> None:
         self._connection = connection
         self._begun = begun
+        self._begin = [_BEGIN] if durable else [_BEGIN, _NOT_DURABLE]
         self._pending: list[Write] = []
 
     def query(self, name: str, params: Params) -> list[Row]:
@@ -277,7 +282,7 @@ class _PostgresSession(Session):
 
     def _opening(self) -> list[tuple[str, Params]]:
         begun, self._begun = self._begun, True
-        return [] if begun else [("BEGIN", {})]
+        return [] if begun else list(self._begin)
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
@@ -302,7 +307,9 @@ class _PostgresSession(Session):
         answers = []
         more: bool | None = True
         while more:
-            answers.append(cursor.fetchall() if cursor.description else [])
+            # Not `description`: it would look up the type of every column.
+            found = cursor.pgresult is not None and cursor.pgresult.ntuples > 0
+            answers.append(cursor.fetchall() if found else [])
             more = cursor.nextset()
         return answers
 
@@ -313,7 +320,7 @@ class _PostgresSession(Session):
         statement = f"COPY {insert.table} ({columns}) FROM STDIN (FORMAT BINARY)"
         with self._connection.cursor().copy(statement.encode()) as copy:
             copy.set_types([types[column] for column in insert.columns])
-            for row in insert.rows:
+            for row in insert.rows():
                 copy.write_row(row)
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from delkalakedb.catalog.backend import Backend, Row, UnknownOutcomeError
 from delkalakedb.catalog.commit import Actor
 from delkalakedb.catalog.transaction import LostError, Transaction, lock_queries
-from delkalakedb.errors import CatalogError
+from delkalakedb.errors import CatalogError, MirrorBehindError
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 from delkalakedb.telemetry import log_commit
 
@@ -44,6 +44,7 @@ class SqlTxnLogWriter:
         self._backend = backend
         self._indexed_columns = settings.stats.indexed_columns
         self._concurrency = settings.concurrency
+        self._max_unpublished = settings.mirror.max_unpublished
         self._actor: Actor | None = None
 
     def ratify(
@@ -51,6 +52,7 @@ class SqlTxnLogWriter:
     ) -> tuple[Committed | Skipped, ...] | Conflicted:
         """Make all of `staged` true, or none of it."""
         started = time.monotonic()
+        self._check_backlog(staged)
         try:
             outcomes = self._ratify(staged, str(uuid.uuid4()))
         except LostError as lost:
@@ -60,6 +62,20 @@ class SqlTxnLogWriter:
             if isinstance(outcome, Committed):
                 _log(outcome, duration_ms)
         return outcomes
+
+    def _check_backlog(self, staged: Sequence[Staged]) -> None:
+        """Refuse to go on while too much of a table waits to be published."""
+        if self._max_unpublished is None:
+            return
+        for name in sorted({commit.table for commit in staged}):
+            with self._backend.reading() as session:
+                rows = session.query("load_unpublished", {"name": name})
+            if rows and rows[0][0] >= self._max_unpublished:
+                raise MirrorBehindError(
+                    f"{name}: {rows[0][0]} versions wait to be published, and "
+                    f"mirror.max_unpublished is {self._max_unpublished}; nothing was "
+                    "written. See mirror.status, and run the reconciler"
+                )
 
     def _ratify(
         self, staged: Sequence[Staged], transaction_id: str

@@ -7,27 +7,37 @@ import msgspec
 import pyarrow as pa
 
 from delkalakedb.catalog.backend import Backend, Row
+from delkalakedb.catalog.commits import load_commits
 from delkalakedb.catalog.head import Head, load_head
 from delkalakedb.catalog.rows import FILES_SCHEMA, add_from_row, remove_from_row
 from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import (
     Action,
     Add,
-    Cdc,
-    CommitInfo,
     DomainMetadata,
-    Metadata,
-    Protocol,
     Remove,
     Txn,
 )
-from delkalakedb.model.codec import action_from_dict, decode_struct
+from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.tables import Commit
 from delkalakedb.model.txnlog import State
 
-__all__ = ["SqlTxnLogReader", "commit_from_row", "load_files"]
+__all__ = ["SqlTxnLogReader", "commit_from_row", "load_files", "load_unexpired"]
 
 _NO_LIMIT = 2**62
+_UNEXPIRED_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("partition_values", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("deletion_vector", pa.string()),
+        ("base_row_id", pa.int64()),
+        ("default_row_commit_version", pa.int64()),
+        ("deletion_timestamp_ms", pa.int64()),
+        ("remove_data_change", pa.bool_()),
+        ("remove_fields", pa.string()),
+    ]
+)
 
 
 class SqlTxnLogReader:
@@ -42,8 +52,9 @@ class SqlTxnLogReader:
 
     def head(self, version: int | None = None) -> Head:
         """The table at a version, the latest by default, in one round trip."""
-        with self._backend.reading() as session:
-            return load_head(session, self._name, version)
+        if (heads := self._backend.heads) is None:
+            return self._load_head(version)
+        return heads.get((self._name, version), lambda: self._load_head(version))
 
     def latest_version(self) -> int:
         """The newest version."""
@@ -127,37 +138,12 @@ class SqlTxnLogReader:
 
     def commit(self, version: int) -> tuple[Action, ...]:
         """The actions of one commit, in the order in which they are published."""
-        head = self.head(version)
-        key = {"table_id": head.table_id, "version": version}
-        names = (
-            "load_commit",
-            "load_protocol_at",
-            "load_metadata_at",
-            "load_txns_since",
-            "load_domains_since",
-            "load_removed_at",
-            "load_added_at",
-            "load_cdc_at",
-        )
-        window = {"table_id": head.table_id, "after": version - 1, "upto": version}
-        statements = self._backend.statements
+        (commit,) = load_commits(self._backend, self._name, version - 1, version)
+        return commit.actions
+
+    def _load_head(self, version: int | None) -> Head:
         with self._backend.reading() as session:
-            rows = session.query_many(
-                [(statements[n], window if "since" in n else key) for n in names]
-            )
-        info, protocol, metadata, txns, domains, removed, added, cdc = rows
-        *_, commit_info, others = info[0]
-        return (
-            CommitInfo(msgspec.json.decode(commit_info)),
-            *(decode_struct(row[0], Protocol) for row in protocol),
-            *(decode_struct(row[0], Metadata) for row in metadata),
-            *(decode_struct(row[1], Txn) for row in txns),
-            *(decode_struct(row[1], DomainMetadata) for row in domains),
-            *map(remove_from_row, removed),
-            *map(add_from_row, added),
-            *(decode_struct(row[0], Cdc) for row in cdc),
-            *map(action_from_dict, msgspec.json.decode(others or "[]")),
-        )
+            return load_head(session, self._name, version)
 
     def _query(self, name: str, **params: Any) -> list[Row]:
         with self._backend.reading() as session:
@@ -175,6 +161,19 @@ def load_files(
     statement = backend.statements["files"].replace("{columns}", columns)
     params = {"table_id": head.table_id, "version": head.version}
     return backend.batches(statement, params, schema)
+
+
+def load_unexpired(
+    backend: Backend, head: Head, since_ms: int
+) -> Iterator[pa.RecordBatch]:
+    """The tombstones at a head's version that are younger than a time, streamed."""
+    statement = backend.statements["load_unexpired"]
+    params = {
+        "table_id": head.table_id,
+        "version": head.version,
+        "since_ms": since_ms,
+    }
+    return backend.batches(statement, params, _UNEXPIRED_SCHEMA)
 
 
 def commit_from_row(row: Row) -> Commit:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from delkalakedb.catalog.backend import Row
 from delkalakedb.catalog.commit import ByKind
 from delkalakedb.catalog.head import Head
 from delkalakedb.model.actions import Add, CommitInfo, Metadata, Protocol, known
 from delkalakedb.model.conflicts import is_blind_append, isolation_of
+from delkalakedb.model.fencing import asks_for_fence, fenced
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.rebase import (
     in_commit_timestamp,
@@ -17,10 +17,7 @@ from delkalakedb.model.rebase import (
 )
 from delkalakedb.model.txnlog import Staged
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["commit_info", "empty_head", "last_adds", "rebased"]
+__all__ = ["advanced", "commit_info", "empty_head", "last_adds", "rebased"]
 
 
 def rebased(head: Head, staged: Staged, now_ms: int) -> tuple[Head, ByKind]:
@@ -30,11 +27,21 @@ def rebased(head: Head, staged: Staged, now_ms: int) -> tuple[Head, ByKind]:
     timestamp_ms = in_commit_timestamp(now_ms, None if first else head.timestamp_ms)
     actions = ByKind(staged.actions)
     if metadata := actions.one(Metadata):
+        if asks_for_fence(metadata):
+            before = actions.one(Protocol) or head.protocol
+            protocol, metadata = fenced(before, metadata)
+            actions.put(protocol)
         previous = None if first else head.metadata
         metadata = with_timestamp_enablement(metadata, previous, version, timestamp_ms)
         actions.put(metadata)
-    protocol = actions.one(Protocol)
-    head = replace(
+    return advanced(head, actions, timestamp_ms), actions
+
+
+def advanced(head: Head, actions: ByKind, timestamp_ms: int) -> Head:
+    """The head one version on, but for its files."""
+    version = head.version + 1
+    metadata, protocol = actions.one(Metadata), actions.one(Protocol)
+    return replace(
         head,
         version=version,
         current_version=version,
@@ -44,7 +51,6 @@ def rebased(head: Head, staged: Staged, now_ms: int) -> tuple[Head, ByKind]:
         protocol=protocol or head.protocol,
         protocol_version=version if protocol else head.protocol_version,
     )
-    return head, actions
 
 
 def commit_info(

@@ -12,16 +12,15 @@ import msgspec
 import pyarrow as pa
 
 from delkalakedb.catalog.backend import Row
-from delkalakedb.model.actions import UNSET, Add, DeletionVector, Remove, dv_id
+from delkalakedb.model.actions import UNSET, Add, DeletionVector, Remove
 from delkalakedb.model.codec import action_to_dict, decode_struct, encode_struct
 
 __all__ = [
     "ADD_COLUMNS",
     "FILES_SCHEMA",
-    "FILE_COLUMNS",
     "add_from_row",
     "columns_to_batch",
-    "file_row",
+    "file_columns",
     "hash_path",
     "remove_fields",
     "remove_from_row",
@@ -43,15 +42,6 @@ ADD_COLUMNS = (
     "clustering_provider",
     "null_fields",
     "extra",
-)
-FILE_COLUMNS = (
-    *ADD_COLUMNS,
-    "num_records",
-    "added_version",
-    "file_id",
-    "table_id",
-    "path_hash",
-    "dv_id",
 )
 FILES_SCHEMA = pa.schema(
     [
@@ -93,45 +83,54 @@ def hash_path(path: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def file_row(
-    add: Add,
-    *,
-    table_id: int,
-    file_id: int,
-    version: int,
-    path_hash: int,
-    num_records: int | None,
-) -> Row:
-    """The `FILE_COLUMNS` of a file that lives from `version` on."""
-    nulls = 0
+def file_columns(adds: Sequence[Add]) -> dict[str, Sequence[Any]]:
+    """The `ADD_COLUMNS` of files, and the ids of their deletion vectors."""
+    given = {name: [getattr(add, name) for add in adds] for name in _OPTIONAL}
+    extras = [add.extra for add in adds]
+    nulls = [0] * len(adds)
     for bit, name in _BITS:
-        if getattr(add, name) is None:
-            nulls |= bit
-    stats, extra = _value(add.stats), add.extra
-    if stats and "\0" in stats:
-        # Postgres has no NUL in text; escaped, as JSON, it is kept.
-        stats, extra = None, {**extra, "stats": stats}
-    return (
-        add.path,
-        _encode(add.partition_values).decode(),
-        add.size,
-        add.modification_time,
-        add.data_change,
-        stats,
-        _json(add.tags),
-        encode_struct(add.deletion_vector).decode() if add.deletion_vector else None,
-        _value(add.base_row_id),
-        _value(add.default_row_commit_version),
-        _value(add.clustering_provider),
-        nulls,
-        _json(extra or UNSET),
-        num_records,
-        version,
-        file_id,
-        table_id,
-        path_hash,
-        dv_id(add),
-    )
+        if None in given[name]:
+            nulls = [
+                n | bit if value is None else n
+                for n, value in zip(nulls, given[name], strict=True)
+            ]
+    vectors = given["deletion_vector"]
+    columns: dict[str, Sequence[Any]] = {
+        "path": [add.path for add in adds],
+        "partition_values": [_encode(add.partition_values).decode() for add in adds],
+        "size_bytes": [add.size for add in adds],
+        "modification_time_ms": [add.modification_time for add in adds],
+        "data_change": [add.data_change for add in adds],
+        **{name: _present(name, values) for name, values in given.items()},
+        "null_fields": nulls,
+        "extra": [_encode(extra).decode() if extra else None for extra in extras],
+        "dv_id": [vector.unique_id if vector else "" for vector in vectors],
+    }
+    return _without_nul(columns, extras)
+
+
+def _present(name: str, values: list[Any]) -> list[Any]:
+    """An optional field's values as they are stored; neither absent nor null is."""
+    if UNSET in values:
+        values = [None if value is UNSET else value for value in values]
+    if name == "tags":
+        return [None if value is None else _encode(value).decode() for value in values]
+    if name == "deletion_vector":
+        return [value and encode_struct(value).decode() for value in values]
+    return values
+
+
+def _without_nul(
+    columns: dict[str, Sequence[Any]], extras: Sequence[dict[str, Any]]
+) -> dict[str, Sequence[Any]]:
+    """Postgres has no NUL in text; such statistics are kept escaped, as JSON."""
+    odd = {i: s for i, s in enumerate(columns["stats"]) if s and "\0" in s}
+    if not odd:
+        return columns
+    moved = {i: _encode({**extras[i], "stats": s}).decode() for i, s in odd.items()}
+    stats = [None if i in odd else s for i, s in enumerate(columns["stats"])]
+    extra = [moved.get(i, e) for i, e in enumerate(columns["extra"])]
+    return columns | {"stats": stats, "extra": extra}
 
 
 def add_from_row(row: Sequence[Any]) -> Add:

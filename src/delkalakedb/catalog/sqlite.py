@@ -51,6 +51,7 @@ _UNAVAILABLE = {
 
 class _Connection(sqlite3.Connection):
     inode: int
+    durable: bool | None = None
 
 
 class SqliteBackend(Backend):
@@ -90,8 +91,9 @@ class SqliteBackend(Backend):
             yield _SqliteSession(connection)
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self, *, durable: bool = True) -> Iterator[Session]:
         with self._mapped(), self._pool.connection() as connection:
+            self._set_synchronous(connection, durable)
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield _SqliteSession(connection)
@@ -141,13 +143,18 @@ class SqliteBackend(Backend):
         )
         try:
             self._enter_wal(connection)
-            connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
             connection.inode = self._path.stat().st_ino
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _set_synchronous(self, connection: _Connection, durable: bool) -> None:
+        if connection.durable is not durable:
+            level = "FULL" if durable else "NORMAL"
+            connection.execute(f"PRAGMA synchronous = {level}")
+            connection.durable = durable
 
     def _enter_wal(self, connection: _Connection) -> None:
         # The busy handler isn't called while rivals turn the same new file to WAL.
@@ -201,7 +208,7 @@ class _SqliteSession(Session):
     def apply(self, writes: Sequence[Write]) -> None:
         for write in writes:
             if isinstance(write, Insert):
-                self._connection.executemany(write.sql("?"), write.rows)
+                self._connection.executemany(write.sql("?"), write.rows())
             else:
                 self._connection.execute(
                     SqliteBackend.statements[write.name], write.params

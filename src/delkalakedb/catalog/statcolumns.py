@@ -4,13 +4,15 @@ The choice is a fact of the table's head, made when the metadata changes: a writ
 other settings still writes rows for the columns that were chosen.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import msgspec
 
-from delkalakedb.catalog.backend import Insert, Row
+from delkalakedb.catalog.backend import Insert
 from delkalakedb.model.actions import Add, Metadata, known
-from delkalakedb.model.indexing import index_entries, partition_entries
+from delkalakedb.model.indexing import Entry, index_entries, partition_entries
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.schema import Column, parse_schema
 from delkalakedb.model.stats import Stats
@@ -28,15 +30,7 @@ __all__ = [
 TABLES = {Kind.NUMBER: "dl_number_stats", Kind.TEXT: "dl_text_stats"}
 # A column id carries its table in the bits above these.
 _COLUMNS_PER_TABLE = 1 << 16
-_COLUMNS = (
-    "file_id",
-    "column_id",
-    "class",
-    "lo",
-    "hi",
-    "has_null",
-    "added_version",
-)
+_TOGETHER = 256
 
 
 class StatColumn(msgspec.Struct, frozen=True, array_like=True):
@@ -115,7 +109,7 @@ def index_files(
     """The columns with the width classes that the files bring, and the index rows."""
     leaves = {(c.physical, unit_of(c)): c for c in _leaves(metadata)}
     partitions = set(metadata.partition_columns)
-    rows: dict[Kind, list[Row]] = {kind: [] for kind in Kind}
+    rows: dict[Kind, _Rows] = {kind: _Rows() for kind in Kind}
     result = []
     for column in columns:
         leaf = leaves.get((column.physical, column.unit))
@@ -124,18 +118,52 @@ def index_files(
                 entries = partition_entries(leaf, [a.partition_values for a in adds])
             else:
                 entries = index_entries(leaf, stats)
-            column_id = column.column_id
-            found: list[Row] = [
-                (file_id, column_id, number, lo, hi, has_null, version)
-                for file_id, (lo, hi, number, has_null) in zip(
-                    file_ids, entries, strict=True
-                )
-            ]
-            rows[column.kind] += found
-            column = _with_classes(column, {row[2] for row in found})
+            classes = rows[column.kind].extend(file_ids, column.column_id, entries)
+            column = _with_classes(column, classes)
         result.append(column)
-    inserts = [Insert(TABLES[k], _COLUMNS, found) for k, found in rows.items() if found]
+    inserts = [
+        Insert(TABLES[kind], found.columns(version))
+        for kind, found in rows.items()
+        if found.file_ids
+    ]
     return tuple(result), inserts
+
+
+class _Rows:
+    """Index rows of one kind, by column."""
+
+    def __init__(self) -> None:
+        self.file_ids: list[int] = []
+        self._column_ids: list[int] = []
+        self._entries: list[list[Any]] = [[] for _ in ("lo", "hi", "class", "has_null")]
+
+    def extend(
+        self, file_ids: range, column_id: int, entries: Iterable[Entry]
+    ) -> set[int]:
+        """Take a column's entries; the classes that they are in."""
+        self.file_ids += file_ids
+        self._column_ids += [column_id] * len(file_ids)
+        start = len(self._entries[0])
+        remaining = iter(entries)
+        # Few at a time: they are transposed while the processor still has them at hand.
+        while some := list(islice(remaining, _TOGETHER)):
+            for values, more in zip(
+                self._entries, zip(*some, strict=True), strict=True
+            ):
+                values += more
+        return set(self._entries[2][start:])
+
+    def columns(self, version: int) -> dict[str, Sequence[Any]]:
+        lo, hi, number, has_null = self._entries
+        return {
+            "file_id": self.file_ids,
+            "column_id": self._column_ids,
+            "class": number,
+            "lo": lo,
+            "hi": hi,
+            "has_null": has_null,
+            "added_version": [version] * len(self.file_ids),
+        }
 
 
 def _with_classes(column: StatColumn, classes: set[int]) -> StatColumn:

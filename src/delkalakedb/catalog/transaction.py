@@ -21,6 +21,7 @@ from delkalakedb.catalog.statcolumns import revise
 from delkalakedb.catalog.winners import (
     conflicted,
     find_conflict,
+    find_expired,
     follows_anything,
     newest,
 )
@@ -85,6 +86,7 @@ class Transaction:
         self._indexed_columns = indexed_columns
         self._tables: dict[str, _Table] = {}
         self._early: dict[str, list[Row]] = {}
+        self._hashed: dict[int, dict[str, int]] = {}
         self._now_ms = int(time.time() * 1000)
 
     def ratify(self, staged: Sequence[Staged]) -> tuple[Committed | Skipped, ...]:
@@ -115,7 +117,7 @@ class Transaction:
         first = {commit.table: commit for commit in reversed(staged)}
         statement = self._backend.statements["load_files_at_paths"]
         return {
-            name: (statement, _paths_params(commit, _hashes(commit)))
+            name: (statement, _paths_params(commit, self._hashes(commit)))
             for name, commit in first.items()
         }
 
@@ -165,12 +167,14 @@ class Transaction:
     def _winners(self, staged: Staged, head: Head, first_own: int) -> list[Row]:
         if staged.reads.version >= first_own - 1 or follows_anything(staged, head):
             return []
+        if lost := find_expired(staged, head):
+            raise LostError(lost)
         params = {"table_id": head.table_id, "after": staged.reads.version}
         rows = self._session.query("load_winners", params)
         return [row for row in rows if row[0] < first_own]
 
     def _files(self, staged: Staged, head: Head, found: list[Row] | None) -> "_Files":
-        hashes = _hashes(staged)
+        hashes = self._hashes(staged)
         if found is None and hashes:
             params = _paths_params(staged, hashes)
             found = self._session.query("load_files_at_paths", params)
@@ -180,6 +184,16 @@ class Transaction:
             if row[0] // FILES_PER_TABLE == head.table_id and row[1] in hashes
         ]
         return _Files(hashes, rows, self._tables[staged.table].first_own)
+
+    def _hashes(self, staged: Staged) -> dict[str, int]:
+        """The hashes of a commit's paths, made once: staged commits outlive this."""
+        if (hashes := self._hashed.get(id(staged))) is None:
+            hashes = self._hashed[id(staged)] = {
+                action.path: hash_path(action.path)
+                for action in staged.actions
+                if isinstance(action, Add | Remove)
+            }
+        return hashes
 
     def _create(self, staged: Staged) -> Committed:
         if staged.location is None:
@@ -202,7 +216,7 @@ class Transaction:
         }
         mirror = {"table_id": head.table_id}
         self._session.apply([Run("insert_table", params), Run("insert_mirror", mirror)])
-        return self._write(staged, head, _Files(_hashes(staged), [], 0))
+        return self._write(staged, head, _Files(self._hashes(staged), [], 0))
 
     def _check_liveness(
         self, staged: Staged, files: "_Files", winners: list[Row], head: Head
@@ -271,8 +285,10 @@ class Transaction:
         carried = carry_row_ids(staged.actions, last_adds(files.rows))
         mark = row_id_high_water_mark(domain)
         actions = ByKind(with_row_ids(carried, mark, head.version))
-        if actions.of(Metadata):
+        if head.metadata_version == head.version:
             actions.put(head.metadata)
+        if head.protocol_version == head.version:
+            actions.put(head.protocol)
         return actions
 
 
@@ -291,12 +307,6 @@ class _Files:
             elif removed_version < first_own:
                 removed.add(path)
         self.removed = frozenset(removed)
-
-
-def _hashes(staged: Staged) -> dict[str, int]:
-    return {
-        a.path: hash_path(a.path) for a in staged.actions if isinstance(a, Add | Remove)
-    }
 
 
 def _check_append_only(staged: Staged, head: Head) -> None:

@@ -19,6 +19,7 @@ from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.conflicts import (
     Attempt,
     Conflict,
+    Rule,
     Winner,
     first_conflict,
 )
@@ -26,7 +27,13 @@ from delkalakedb.model.predicate import Predicate
 from delkalakedb.model.prune import matcher
 from delkalakedb.model.txnlog import Conflicted, Staged
 
-__all__ = ["conflicted", "find_conflict", "follows_anything", "newest"]
+__all__ = [
+    "conflicted",
+    "find_conflict",
+    "find_expired",
+    "follows_anything",
+    "newest",
+]
 
 
 def follows_anything(staged: Staged, head: Head) -> bool:
@@ -36,9 +43,24 @@ def follows_anything(staged: Staged, head: Head) -> bool:
     change of the table's metadata or protocol, and there was none.
     """
     unchanged = max(head.metadata_version, head.protocol_version)
+    return unchanged <= staged.reads.version and _appends_blindly(staged)
+
+
+def find_expired(staged: Staged, head: Head) -> Conflicted | None:
+    """The outcome where commits that `staged` must be checked against are gone."""
+    read = staged.reads.version
+    if max(read, 0) >= head.first_version or (read < 0 and _appends_blindly(staged)):
+        return None
+    conflict = Conflict(
+        Rule.READ_EXPIRED,
+        f"it read version {read}, and the oldest that is kept is {head.first_version}",
+    )
+    return conflicted(staged.table, newest([], head), conflict)
+
+
+def _appends_blindly(staged: Staged) -> bool:
     return (
-        unchanged <= staged.reads.version
-        and staged.reads.nothing
+        staged.reads.nothing
         and not staged.reads.app_ids
         and not staged.remove_all
         and all(isinstance(action, Add | CommitInfo) for action in staged.actions)

@@ -1,55 +1,212 @@
-"""Publish: copy ratified commits to `_delta_log`, in version order.
+"""Publish: copy ratified commits to `_delta_log`, in version order, under a lease.
 
-A file that is already there is ours if it carries our transaction id, and then the
-version is published; anything else is a foreign commit and is never overwritten.
+For each version, in this order: `<version>.json` is created, never overwritten; its
+`.crc` is created; then, for a run of versions at once, the catalog notes how far it
+came. Killed at any point, the next publisher does the same again: the same version
+gives the same bytes, and a file that carries our transaction id is ours. Any other file
+is a foreign commit; it stays as it is, and the table is *diverged*.
 """
 
 import hashlib
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 from delkalakedb.catalog import Catalog
-from delkalakedb.errors import CodecError, MirrorError
+from delkalakedb.catalog.commits import Ratified, load_commits
+from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
+from delkalakedb.errors import CodecError, DivergedError, StorageError
+from delkalakedb.mirror.checksum import checksum_path, version_checksum
 from delkalakedb.model.actions import CommitInfo
 from delkalakedb.model.codec import decode_commit, encode_commit
+from delkalakedb.settings import RetrySettings
 from delkalakedb.storage import Store, open_store
+from delkalakedb.storage.segment import commit_path
 
-__all__ = ["log_path", "publish"]
+__all__ = [
+    "Published",
+    "Stores",
+    "foreign_message",
+    "publish",
+    "publish_table",
+    "stores_with",
+]
+
+Stores = Callable[[Mirror], Store]
+
+# Versions that are loaded, published and marked together.
+_TOGETHER = 32
+_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 
-def log_path(version: int) -> str:
-    """The path of a version's log entry."""
-    return f"_delta_log/{version:020}.json"
+@dataclass(frozen=True, slots=True)
+class Published:
+    """How far a table's mirror has come."""
+
+    mirror: Mirror
+    version: int
 
 
 def publish(
-    catalog: Catalog, name: str, storage_options: dict[str, str] | None = None
+    catalog: Catalog, name: str, storage_options: Mapping[str, str] | None = None
 ) -> int:
-    """Publish every ratified version that isn't in the log yet; the newest published.
+    """Publish what was ratified; the newest version in the log.
 
-    Killed at any point, the next call goes on where this one stopped: the same version
-    gives the same bytes.
+    Waits a bounded time (`mirror.wait`) while somebody else publishes the table.
     """
-    published, current, location = catalog.mirror_state(name)
-    store = open_store(location, storage_options)
-    for version in range(published + 1, current + 1):
-        _publish_version(catalog, store, name, version)
-    return current
+    upto = Outbox(catalog.backend).load(name).ratified_version
+    wait_s = catalog.settings.mirror.wait
+    stores = stores_with(storage_options)
+    return publish_table(catalog, name, stores, upto, wait_s=wait_s).version
 
 
-def _publish_version(catalog: Catalog, store: Store, name: str, version: int) -> None:
-    actions = catalog.log(name).commit(version)
-    data = encode_commit(actions)
-    path = log_path(version)
-    if not store.put_new(path, data):
-        there = store.get(path)
+def publish_table(
+    catalog: Catalog,
+    name: str,
+    stores: Stores,
+    upto: int,
+    *,
+    wait_s: float = 0.0,
+    early: bool = False,
+) -> Published:
+    """Publish under the table's lease, or see to it that somebody else did.
+
+    Args:
+        catalog: the table's catalog.
+        name: the table.
+        stores: opens the store of the table's location.
+        upto: the version that must be published; all that is ratified will be.
+        wait_s: how long to wait while somebody else holds the lease.
+        early: try even if it is too soon after a failure.
+    """
+    outbox = Outbox(catalog.backend)
+    deadline, pause_s = time.monotonic() + wait_s, _PAUSE_S
+    while True:
+        lease = outbox.take(name, catalog.settings.mirror.lease, early=early)
+        if isinstance(lease, Lease):
+            return _Publication(catalog, outbox, lease, stores).run()
+        if lease.state == "diverged":
+            raise DivergedError(lease.last_error)
+        waits = lease.lease_until_ms is not None and time.monotonic() < deadline
+        if lease.published_version >= upto or not waits:
+            return Published(lease, lease.published_version)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def foreign_message(name: str, path: str) -> str:
+    """What to say, and advise, of a foreign commit."""
+    return (
+        f"{name}: {path} was written by someone else; it is left as it is and "
+        "publishing stops. Take it into the catalog with mirror.adopt(uri), or take it "
+        "out of the log, with a copy kept, with mirror.adopt(uri, discard=True)"
+    )
+
+
+def stores_with(storage_options: Mapping[str, str] | None = None) -> Stores:
+    """The stores of tables; each the same one, with its connections, every time."""
+    options = tuple(sorted((storage_options or {}).items()))
+    return lambda mirror: _open(mirror.location, options, os.getpid())
+
+
+@lru_cache(maxsize=256)
+def _open(location: str, options: tuple[tuple[str, str], ...], pid: int) -> Store:
+    return open_store(location, dict(options))
+
+
+class _LeaseLostError(Exception):
+    """Somebody else publishes the table now."""
+
+
+class _Publication:
+    def __init__(
+        self, catalog: Catalog, outbox: Outbox, lease: Lease, stores: Stores
+    ) -> None:
+        self._catalog = catalog
+        self._outbox = outbox
+        self._lease = lease
+        self._stores = stores
+        self._published = lease.mirror.published_version
+
+    def run(self) -> Published:
+        mirror = self._lease.mirror
+        try:
+            if self._published == mirror.ratified_version:
+                self._outbox.release(self._lease)
+            while self._published < mirror.ratified_version:
+                self._publish_some(mirror.ratified_version)
+        except _LeaseLostError:
+            mirror = self._outbox.load(mirror.name)
+            return Published(mirror, mirror.published_version)
+        except DivergedError as error:
+            self._outbox.mark_diverged(mirror, self._published, str(error), self._lease)
+            raise
+        except StorageError as error:
+            self._fail(error)
+            raise
+        except BaseException:
+            self._outbox.release(self._lease)
+            raise
+        return Published(mirror, self._published)
+
+    def _publish_some(self, ratified: int) -> None:
+        upto = min(self._published + _TOGETHER, ratified)
+        name, backend = self._lease.mirror.name, self._catalog.backend
+        done: dict[int, str] = {}
+        try:
+            for commit in load_commits(backend, name, self._published, upto):
+                self._hold()
+                done[commit.head.version] = self._put(commit)
+        finally:
+            if done:
+                self._mark(done, release=max(done) == ratified)
+
+    def _mark(self, done: Mapping[int, str], *, release: bool) -> None:
+        if not self._outbox.mark_published(self._lease, done, release=release):
+            raise _LeaseLostError
+        self._published = max(done)
+
+    def _hold(self) -> None:
+        """Go on only with the lease: by the time it is checked a rival may be at it."""
+        if not self._lease.fresh:
+            renewed = self._outbox.renew(self._lease)
+            if renewed is None:
+                raise _LeaseLostError
+            self._lease = renewed
+
+    def _put(self, commit: Ratified) -> str:
+        version, path = commit.head.version, commit_path(commit.head.version)
+        store = self._stores(self._lease.mirror)
+        data = encode_commit(commit.actions)
+        if not store.put_new(path, data):
+            data = self._check_ours(path, data, store.get(path))
+        store.set_modified(path, commit.head.timestamp_ms)
+        checksum = version_checksum(commit.head, commit.transaction_id)
+        store.put_new(checksum_path(version), checksum)
+        return hashlib.sha256(data).hexdigest()
+
+    def _check_ours(self, path: str, data: bytes, there: bytes) -> bytes:
         if there != data and _transaction_id(there) != _transaction_id(data):
-            raise MirrorError(
-                f"{name}: {path} was written by someone else; it is left as it is and "
-                "publishing stops here"
-            )
-        data = there
-    timestamp_ms = catalog.snapshot(name, version).table.timestamp_ms
-    store.set_modified(path, timestamp_ms)
-    catalog.mark_published(name, version, hashlib.sha256(data).hexdigest())
+            raise DivergedError(foreign_message(self._lease.mirror.name, path))
+        return there
+
+    def _fail(self, error: StorageError) -> None:
+        attempts = self._lease.mirror.attempts
+        if self._published > self._lease.mirror.published_version:
+            attempts = 0
+        pause_s = _backoff_s(self._catalog.settings.mirror.retry, attempts)
+        next_try_ms = int((time.time() + pause_s) * 1000)
+        self._outbox.mark_failed(self._lease, str(error), next_try_ms)
+
+
+def _backoff_s(retry: RetrySettings, attempts: int) -> float:
+    """Twice as long each time, and never the same for two publishers."""
+    grown_s = math.ldexp(retry.backoff_initial, min(attempts, 30))
+    return min(retry.backoff_max, grown_s) * random.uniform(0.5, 1.0)
 
 
 def _transaction_id(data: bytes) -> str | None:

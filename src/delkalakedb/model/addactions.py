@@ -4,16 +4,15 @@ Statistics are JSON texts; a batch of them is parsed at once by Arrow's own read
 text that doesn't fit the schema makes its batch take the slow way, value by value.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
-import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json as pa_json
 
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.schema import Field, parse_schema
+from delkalakedb.model.typed import arrow_type, json_type, parse_texts, typed
 
 __all__ = ["ADD_ACTION_COLUMNS", "add_actions"]
 
@@ -27,26 +26,10 @@ ADD_ACTION_COLUMNS = (
     "num_records",
 )
 
-_NUMBERS = {
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-}
-_TYPES = {
-    **_NUMBERS,
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 # Small enough for its JSON to stay in the processor's cache: half the time of 100,000.
 _SLICE_ROWS = 4_000
-# What JSON can hold of each type; the rest is text.
-_WRITTEN = {**_NUMBERS, "boolean": pa.bool_(), "float": pa.float64()}
+# Slices on their way, which bounds the memory.
+_AHEAD = 16
 
 
 def add_actions(
@@ -61,16 +44,32 @@ def add_actions(
     """
     layout = _Layout(metadata)
     schema = layout.schema()
-    batches = (
-        layout.convert(batch.slice(start, _SLICE_ROWS))
+    slices = (
+        batch.slice(start, _SLICE_ROWS)
         for batch in files
         for start in range(0, batch.num_rows, _SLICE_ROWS)
     )
+    batches = _in_parallel(layout.convert, slices)
     if flatten:
         empty = pa.Table.from_batches([], schema)
         schema = _flat(empty).schema
         batches = (flat for b in batches for flat in _flat(pa.table(b)).to_batches())
     return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _in_parallel(
+    convert: Callable[[pa.RecordBatch], pa.RecordBatch],
+    slices: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """The converted slices in order; while some are converted, others are fetched."""
+    waiting: deque[Future[pa.RecordBatch]] = deque()
+    with ThreadPoolExecutor(pa.cpu_count(), "add-actions") as workers:
+        for batch in slices:
+            waiting.append(workers.submit(convert, batch))
+            while len(waiting) > _AHEAD or (waiting and waiting[0].done()):
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 class _Layout:
@@ -102,7 +101,7 @@ class _Layout:
         written = _struct(self.data, _written_type, physical=True)
         counts = _struct(self.data, _count_type, physical=True)
         parts = _struct(self.partition, lambda field: pa.string(), physical=True)
-        stats = _parse(
+        stats = parse_texts(
             batch["stats"],
             pa.struct(
                 {"minValues": written, "maxValues": written, "nullCount": counts}
@@ -110,17 +109,17 @@ class _Layout:
         )
         # Few distinct values stand for many files.
         encoded = batch["partition_values"].dictionary_encode()
-        values = _parse(encoded.dictionary, parts).take(encoded.indices)
+        values = parse_texts(encoded.dictionary, parts).take(encoded.indices)
         schema = self.schema()
         columns = [
             batch["path"],
             batch["size_bytes"],
             batch["modification_time_ms"],
             batch["num_records"],
-            _typed(stats.field("nullCount"), schema.field("null_count").type),
-            _typed(stats.field("minValues"), schema.field("min").type),
-            _typed(stats.field("maxValues"), schema.field("max").type),
-            _typed(values, schema.field("partition").type),
+            typed(stats.field("nullCount"), schema.field("null_count").type),
+            typed(stats.field("minValues"), schema.field("min").type),
+            typed(stats.field("maxValues"), schema.field("max").type),
+            typed(values, schema.field("partition").type),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -144,92 +143,15 @@ def _struct(
 
 
 def _final_type(field: Field) -> pa.DataType | None:
-    if field.type.startswith("decimal"):
-        precision, _, scale = field.type[8:-1].partition(",")
-        return pa.decimal128(int(precision or 10), int(scale or 0))
-    return _TYPES.get(field.type)
+    return arrow_type(field.type)
 
 
 def _written_type(field: Field) -> pa.DataType | None:
-    if _final_type(field) is None:
-        return None
-    if field.type.startswith("decimal"):
-        return pa.float64()
-    return _WRITTEN.get(field.type, pa.string())
+    return json_type(field.type)
 
 
 def _count_type(field: Field) -> pa.DataType:
     return pa.int64()
-
-
-def _parse(texts: pa.Array, kind: pa.StructType) -> pa.StructArray:
-    """JSON texts as one struct array; a missing text is a struct of nulls."""
-    if not len(kind):
-        return pa.array([{}] * len(texts), kind)
-    # A line break in JSON is white space between tokens.
-    lines = pc.replace_substring(pc.fill_null(texts, "{}"), "\n", " ")
-    whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-    joined = pc.binary_join(whole, "\n")[0].as_buffer()
-    try:
-        table = pa_json.read_json(
-            pa.BufferReader(joined),
-            parse_options=pa_json.ParseOptions(
-                explicit_schema=pa.schema(list(kind)),
-                unexpected_field_behavior="ignore",
-            ),
-        )
-    except pa.ArrowInvalid:
-        return pa.array([_fitting(text, kind) for text in lines.to_pylist()], kind)
-    if table.num_rows != len(texts):
-        return pa.array([_fitting(text, kind) for text in lines.to_pylist()], kind)
-    return table.combine_chunks().to_struct_array().combine_chunks()
-
-
-def _fitting(text: str, kind: pa.DataType) -> Any:
-    try:
-        value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        value = None
-    return _fit(value if isinstance(value, dict) else {}, kind)
-
-
-def _fit(value: Any, kind: pa.DataType) -> Any:
-    """As much of a value as fits a type."""
-    if pa.types.is_struct(kind):
-        if not isinstance(value, dict):
-            return None
-        return {f.name: _fit(value.get(f.name), f.type) for f in kind}
-    try:
-        return pa.scalar(value, kind).as_py()
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return None
-
-
-def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values in their final types; one that can't be cast is null."""
-    if pa.types.is_struct(kind):
-        children = [
-            _typed(child, field.type)
-            for child, field in zip(array.flatten(), kind, strict=True)
-        ]
-        if not children:
-            return pa.array([{}] * len(array), kind)
-        return pa.StructArray.from_arrays(children, fields=list(kind))
-    if array.type == kind:
-        return array
-    if pa.types.is_string(array.type):
-        array = pc.if_else(pc.equal(array, ""), None, array)
-    try:
-        return array.cast(kind)
-    except pa.ArrowInvalid:
-        return pa.array([_cast(value, kind) for value in array], kind)
-
-
-def _cast(value: pa.Scalar, kind: pa.DataType) -> Any:
-    try:
-        return value.cast(kind).as_py()
-    except pa.ArrowInvalid:
-        return None
 
 
 def _flat(table: pa.Table) -> pa.Table:

@@ -87,6 +87,7 @@ class Rule(StrEnum):
     REMOVE_NOT_LIVE = "remove_not_live"
     ADD_ALREADY_LIVE = "add_already_live"
     ADD_RESURRECTS = "add_resurrects"
+    READ_EXPIRED = "read_expired"
 
 
 @dataclass(frozen=True, slots=True)

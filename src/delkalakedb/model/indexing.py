@@ -17,7 +17,16 @@ from delkalakedb.model.stats import (
     partition_bounds,
     text_class,
 )
-from delkalakedb.model.values import INTEGRAL, TEXT_LENGTH, Bound, Kind, kind_of
+from delkalakedb.model.values import (
+    INTEGRAL,
+    TEXT_LENGTH,
+    TIMES,
+    Bound,
+    Kind,
+    kind_of,
+    lower,
+    upper,
+)
 
 __all__ = ["Entry", "index_entries", "partition_entries"]
 
@@ -41,6 +50,8 @@ def index_entries(column: Column, stats: Sequence[Stats | None]) -> Iterator[Ent
         return _number_entries(column.physical[0], int, stats, slow)
     if column.type == "double":
         return _number_entries(column.physical[0], float, stats, slow)
+    if column.type in TIMES:
+        return _time_entries(column.physical[0], column.type, stats, slow)
     if kind is Kind.TEXT:
         return _text_entries(column.physical[0], stats, slow)
     return map(slow, stats)
@@ -91,6 +102,32 @@ def _number_entries(
             if (number := classes.get(width)) is None:
                 number = classes[width] = number_class(lo, hi)
             yield lo, hi, number, has_null
+        else:
+            yield slow(given)
+
+
+def _time_entries(
+    name: str,
+    type_name: str,
+    stats: Sequence[Stats | None],
+    slow: Callable[[Stats | None], Entry],
+) -> Iterator[Entry]:
+    given: Any
+    limit = _LIMITS[int]
+    for given in stats:
+        try:
+            lo = lower(given.min_values[name], type_name)
+            hi = upper(given.max_values[name], type_name)
+            has_null = _has_null(given.null_count[name], given.num_records)
+        except (AttributeError, KeyError, TypeError):
+            yield slow(given)
+            continue
+        if (
+            has_null is not None
+            and type(lo) is type(hi) is int
+            and -limit <= lo <= hi <= limit
+        ):
+            yield lo + 0.0, hi + 0.0, number_class(lo + 0.0, hi + 0.0), has_null
         else:
             yield slow(given)
 

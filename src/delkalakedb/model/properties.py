@@ -48,7 +48,9 @@ class TableProperties:
     data_skipping_stats_columns: tuple[tuple[str, ...], ...] | None = None
     log_retention_ms: int = 30 * _DAY_MS
     deleted_file_retention_ms: int = 7 * _DAY_MS
+    set_transaction_retention_ms: int | None = None
     enable_expired_log_cleanup: bool = True
+    require_checkpoint_protection_before_version: int = 0
     checkpoint_policy: str = "classic"
     checkpoint_write_stats_as_json: bool = True
     checkpoint_write_stats_as_struct: bool = False
@@ -161,7 +163,15 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
         "deleted_file_retention_ms",
         parse_interval_ms,
     ),
+    "delta.setTransactionRetentionDuration": (
+        "set_transaction_retention_ms",
+        parse_interval_ms,
+    ),
     "delta.enableExpiredLogCleanup": ("enable_expired_log_cleanup", _bool),
+    "delta.requireCheckpointProtectionBeforeVersion": (
+        "require_checkpoint_protection_before_version",
+        _natural,
+    ),
     "delta.checkpointPolicy": (
         "checkpoint_policy",
         partial(_one_of, ("classic", "v2")),

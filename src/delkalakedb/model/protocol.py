@@ -265,6 +265,12 @@ def _check_metadata(metadata: Metadata, protocol: Protocol) -> None:
         )
     check_schema(parse_schema(metadata.schema_string), metadata.partition_columns)
     supported = supported_features(protocol)
+    if "catalogManaged" in supported and not (
+        parse_properties(metadata).enable_in_commit_timestamps
+    ):
+        raise ProtocolError(
+            "feature catalogManaged needs delta.enableInCommitTimestamps=true"
+        )
     for word in schema_words(metadata.schema_string) & TYPES.keys():
         if not TYPES[word] & supported:
             needed = " or ".join(sorted(TYPES[word]))

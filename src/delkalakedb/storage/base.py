@@ -3,16 +3,21 @@
 A path is an object's literal key below that location: nothing is percent-decoded.
 """
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from obstore.exceptions import BaseError, NotFoundError
 
 from delkalakedb.errors import StorageError
 
 __all__ = ["ObjectMeta", "ObjectNotFoundError", "Store", "first_line"]
+
+# The one word in a server's answer that says what is wrong.
+_CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
@@ -29,7 +34,11 @@ class ObjectMeta:
 
 
 class Store(ABC):
-    """The objects below one location, `url`, which holds no credentials."""
+    """The objects below one location, `url`, which holds no credentials.
+
+    Any number of threads may use it at once. A process forked after the first use of
+    a remote store can't use any: obstore's own threads aren't in it.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -47,11 +56,18 @@ class Store(ABC):
 
     @abstractmethod
     def put_new(self, path: str, data: bytes) -> bool:
-        """Create the object, whole or not at all; False where there is one already."""
+        """Create the object, whole or not at all; False where there is one already.
+
+        That one may be our own, put by a request whose answer was lost.
+        """
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the object, whole or not at all."""
+
+    @abstractmethod
+    def put_file(self, path: str, source: Path) -> None:
+        """Create or replace the object from a local file, whole or not at all."""
 
     @abstractmethod
     def head(self, path: str) -> ObjectMeta | None:
@@ -71,23 +87,33 @@ class Store(ABC):
     def set_modified(self, path: str, modified_ms: int) -> None:
         """Set the object's time on a local disk; elsewhere that can't be done."""
 
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Remove the objects; fine where there are none."""
+        for path in paths:
+            self.delete(path)
+
     def exists(self, path: str) -> bool:
         """Whether there is an object at the path."""
         return self.head(path) is not None
 
     @contextmanager
     def _errors(self, path: str) -> Iterator[None]:
+        self._check(path)
         where = f"{self.url}: {path or '.'}"
-        if path and any(part in ("", ".", "..") for part in path.split("/")):
-            raise StorageError(f"{where}: not a path below the location")
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, NotFoundError) as error:
             raise ObjectNotFoundError(f"{where}: no such object") from error
-        except (OSError, ValueError, BaseError) as error:
+        except (OSError, ValueError, NotImplementedError, BaseError) as error:
             raise StorageError(f"{where}: {first_line(error)}") from error
+
+    def _check(self, path: str) -> None:
+        if path and any(part in ("", ".", "..") for part in path.split("/")):
+            raise StorageError(f"{self.url}: {path}: not a path below the location")
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without the pages that obstore adds."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """What an error says, without the pages that obstore and the server add."""
+    line = next(iter(str(error).splitlines()), type(error).__name__)
+    code = _CODE.search(str(error))
+    return f"{line.partition(' <')[0]} {code[1]}" if code else line

@@ -21,7 +21,7 @@ from delkalakedb.model.actions import Action, Sidecar
 from delkalakedb.model.codec import KINDS, action_from_dict, decode_commit
 from delkalakedb.storage.base import Store
 
-__all__ = ["read_checkpoint"]
+__all__ = ["read_checkpoint", "read_sidecars"]
 
 _SIDECARS = "_delta_log/_sidecars"
 _BATCH_ROWS = 16_384
@@ -40,6 +40,13 @@ def read_checkpoint(
                 yield from _read(store, _sidecar_path(action), kinds)
             else:
                 yield action
+
+
+def read_sidecars(store: Store, path: str) -> Iterator[str]:
+    """The paths of the sidecars that a checkpoint's file names."""
+    for action in _read(store, path, {"sidecar"}):
+        if isinstance(action, Sidecar):
+            yield _sidecar_path(action)
 
 
 def _sidecar_path(sidecar: Sidecar) -> str:

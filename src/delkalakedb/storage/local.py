@@ -2,10 +2,13 @@
 
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 from uuid import uuid4
 
 from delkalakedb.storage.base import ObjectMeta, ObjectNotFoundError, Store
@@ -13,6 +16,7 @@ from delkalakedb.storage.base import ObjectMeta, ObjectNotFoundError, Store
 __all__ = ["LocalStore"]
 
 _TEMPORARY = re.compile(r"\.dk-[0-9a-f]{32}\.tmp")
+_CHUNK_BYTES = 1 << 20
 _GONE = (FileNotFoundError, NotADirectoryError)
 
 
@@ -36,7 +40,8 @@ class LocalStore(Store):
 
     def put_new(self, path: str, data: bytes) -> bool:
         """Create the file, durably, unless there is one."""
-        with self._errors(path), _written(self._root / path, data) as temporary:
+        whole = BytesIO(data)
+        with self._errors(path), _written(self._root / path, whole) as temporary:
             try:
                 os.link(temporary, self._root / path)
             except FileExistsError:
@@ -45,7 +50,15 @@ class LocalStore(Store):
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the file, durably."""
-        with self._errors(path), _written(self._root / path, data) as temporary:
+        self._replace(path, BytesIO(data))
+
+    def put_file(self, path: str, source: Path) -> None:
+        """Create or replace the file with a copy of another, durably."""
+        with source.open("rb") as file:
+            self._replace(path, file)
+
+    def _replace(self, path: str, source: BinaryIO) -> None:
+        with self._errors(path), _written(self._root / path, source) as temporary:
             temporary.replace(self._root / path)
 
     def head(self, path: str) -> ObjectMeta | None:
@@ -102,13 +115,13 @@ def _names(folder: Path) -> list[str]:
 
 
 @contextmanager
-def _written(final: Path, data: bytes) -> Iterator[Path]:
-    """A hidden file beside `final` with the data; what is done with it is durable."""
+def _written(final: Path, source: BinaryIO) -> Iterator[Path]:
+    """A hidden copy beside `final`; what is done with it is durable."""
     _ensure_folder(final.parent)
     temporary = final.with_name(f".dk-{uuid4().hex}.tmp")
     try:
         with open(temporary, "xb") as file:
-            file.write(data)
+            shutil.copyfileobj(source, file, _CHUNK_BYTES)
             file.flush()
             os.fsync(file.fileno())
         yield temporary

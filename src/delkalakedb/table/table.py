@@ -22,6 +22,8 @@ from delkalakedb.workspace import stage_append
 
 __all__ = ["DeltaTable", "write_deltalake"]
 
+_OF_THE_LOG = frozenset({"catalogManaged", "v2Checkpoint", "vacuumProtocolCheck"})
+
 
 class DeltaTable(deltalake.DeltaTable):
     """A deltalake `DeltaTable` whose metadata comes from the catalog."""
@@ -58,7 +60,22 @@ class DeltaTable(deltalake.DeltaTable):
                 raw.get_add_file_sizes(),
             )
             options["filesystem"] = pa_fs.PyFileSystem(handler)
-        return super().to_pyarrow_dataset(*args, **options)
+        return _Scan(self).to_pyarrow_dataset(*args, **options)
+
+
+class _Scan(deltalake.DeltaTable):
+    """The table as its files have it: features of its log are none of a scan's."""
+
+    def __init__(self, table: deltalake.DeltaTable) -> None:
+        self.__dict__.update(vars(table))
+
+    def protocol(self) -> Any:
+        """The protocol without the features that files know nothing of."""
+        protocol = super().protocol()
+        features = protocol.reader_features
+        if features is not None:
+            features = [name for name in features if name not in _OF_THE_LOG]
+        return protocol._replace(reader_features=features)
 
 
 def write_deltalake(

@@ -36,7 +36,16 @@ WHERE s.column_id = {column} AND s.class >= 0 AND ({overlaps}) AND {alive}
 SELECT s.file_id FROM {table} s
 WHERE s.column_id = {column} AND s.has_null AND {alive}
 
+-- name: plan_ids
+-- Files that were looked up before.
+SELECT unnest(CAST(:ids AS BIGINT[]))
+
+-- name: plan_uncovered
+-- Files from before a column was indexed.
+SELECT s.file_id FROM dl_files s
+WHERE s.table_id = :table_id AND s.added_version < {since}
+    AND (s.removed_version IS NULL OR s.removed_version > :version)
+
 -- name: plan_alive
 -- One scan finds the files that are alive still and those removed since.
-(s.removed_version IS NULL OR s.removed_version > :version)
-    AND s.added_version <= :version
+s.removed_version > :version AND s.added_version <= :version

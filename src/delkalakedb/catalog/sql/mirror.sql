@@ -1,21 +1,136 @@
 -- Statements shared by all engines: the outbox.
 
--- name: load_mirror
--- How far a table's mirror has come.
-SELECT m.published_version, t.current_version, t.location
-FROM dl_tables t
-JOIN dl_mirrors m ON m.table_id = t.table_id
-WHERE t.name = :name
+-- name: load_mirrors
+-- How far the mirror of each table has come, or of one of them.
+SELECT
+    m.table_id, t.name, t.location, t.current_version, m.published_version, m.state,
+    m.attempts, m.last_error, m.next_try_ms, m.lease_owner, m.lease_until_ms,
+    m.checkpoint_version, m.checkpoint_until_ms, t.num_files, t.metadata,
+    v.timestamp_ms
+FROM dl_mirrors m
+JOIN dl_tables t ON t.table_id = m.table_id
+LEFT JOIN dl_table_versions v
+    ON v.table_id = m.table_id AND v.version = m.published_version + 1
+WHERE CAST(:name AS TEXT) IS NULL OR t.name = :name
+ORDER BY t.name
+
+-- name: take_lease
+-- One publisher at a time: whoever comes when nobody holds the lease, or too long.
+UPDATE dl_mirrors
+SET lease_owner = :owner, lease_until_ms = :now_ms + :lease_ms, fence = fence + 1
+WHERE table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
+    AND state <> 'diverged' AND (next_try_ms IS NULL OR next_try_ms <= :due_ms)
+    AND (lease_until_ms IS NULL OR lease_until_ms <= :now_ms)
+RETURNING fence
+
+-- name: renew_lease
+-- Only who holds the lease still can make it last longer.
+UPDATE dl_mirrors SET lease_until_ms = :now_ms + :lease_ms
+WHERE table_id = :table_id AND fence = :fence
+RETURNING fence
+
+-- name: release_lease
+-- The next publisher needn't wait.
+UPDATE dl_mirrors SET lease_owner = NULL, lease_until_ms = NULL
+WHERE table_id = :table_id AND fence = :fence
 
 -- name: mark_published
--- A version is in the mirror.
+-- Versions up to this one are in the mirror; a publisher that lost its lease says nothing.
 UPDATE dl_mirrors
-SET published_version = :version, state = 'published', attempts = 0, last_error = NULL
-WHERE published_version = :version - 1
-    AND table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
+SET
+    published_version = :version, state = 'published', attempts = 0,
+    last_error = NULL, next_try_ms = NULL
+WHERE table_id = :table_id AND fence = :fence AND published_version < :version
+RETURNING published_version
 
 -- name: mark_published_hash
 -- What was published, to know it again.
 UPDATE dl_table_versions SET published_sha256 = :sha256
-WHERE version = :version
-    AND table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
+WHERE table_id = :table_id AND version = :version
+
+-- name: mark_failed
+-- Publishing failed and is tried again later.
+UPDATE dl_mirrors
+SET
+    state = 'failed', attempts = attempts + 1, last_error = :error,
+    next_try_ms = :next_try_ms
+WHERE table_id = :table_id AND fence = :fence
+
+-- name: mark_diverged
+-- Someone else's commit follows a version; publishing stops until that is settled.
+UPDATE dl_mirrors
+SET
+    state = 'diverged', last_error = :error, next_try_ms = NULL,
+    lease_owner = NULL, lease_until_ms = NULL, fence = fence + 1
+WHERE table_id = :table_id AND published_version = :published_version
+    AND state <> 'diverged' AND (CAST(:fence AS BIGINT) IS NULL OR fence = :fence)
+
+-- name: claim_checkpoint
+-- One process makes a checkpoint that is due.
+UPDATE dl_mirrors SET checkpoint_until_ms = :until_ms
+WHERE table_id = :table_id AND checkpoint_version < :version
+    AND (checkpoint_until_ms IS NULL OR checkpoint_until_ms <= :now_ms)
+RETURNING table_id
+
+-- name: mark_checkpoint
+-- A checkpoint is in the mirror.
+UPDATE dl_mirrors SET checkpoint_version = :version, checkpoint_until_ms = NULL
+WHERE table_id = :table_id AND checkpoint_version < :version
+
+-- name: postpone_checkpoint
+-- A checkpoint could not be made and is tried again later.
+UPDATE dl_mirrors SET checkpoint_until_ms = :until_ms
+WHERE table_id = :table_id AND checkpoint_until_ms IS NOT NULL
+
+-- name: load_unpublished
+-- How many versions of a table wait to be published.
+SELECT t.current_version - m.published_version
+FROM dl_mirrors m
+JOIN dl_tables t ON t.table_id = m.table_id
+WHERE t.name = :name
+
+-- name: load_commits_since
+-- The commits after a version, with what their checksums need.
+SELECT
+    version, timestamp_ms, transaction_id, num_files, size_bytes,
+    commit_info, other_actions
+FROM dl_table_versions
+WHERE table_id = :table_id AND version > :after AND version <= :upto
+ORDER BY version
+
+-- name: load_protocols_since
+-- The protocols of the commits after a version.
+SELECT version, action FROM dl_protocols
+WHERE table_id = :table_id AND version > :after AND version <= :upto
+
+-- name: load_metadata_since
+-- The metadata of the commits after a version.
+SELECT version, action FROM dl_metadata
+WHERE table_id = :table_id AND version > :after AND version <= :upto
+
+-- name: load_removes_since
+-- The removes of the commits after a version.
+SELECT
+    removed_version, path, partition_values, size_bytes, stats, tags, deletion_vector,
+    base_row_id, default_row_commit_version, deletion_timestamp_ms,
+    remove_data_change, remove_fields
+FROM dl_files
+WHERE table_id = :table_id AND removed_version > :after AND removed_version <= :upto
+    AND remove_data_change IS NOT NULL
+ORDER BY file_id
+
+-- name: load_adds_since
+-- The adds of the commits after a version, in the order they were staged.
+SELECT
+    added_version, path, partition_values, size_bytes, modification_time_ms,
+    data_change, stats, tags, deletion_vector, base_row_id, default_row_commit_version,
+    clustering_provider, null_fields, extra
+FROM dl_files
+WHERE table_id = :table_id AND added_version > :after AND added_version <= :upto
+ORDER BY file_id
+
+-- name: load_cdc_since
+-- The change data files of the commits after a version.
+SELECT version, action FROM dl_cdc_files
+WHERE table_id = :table_id AND version > :after AND version <= :upto
+ORDER BY version, ordinal

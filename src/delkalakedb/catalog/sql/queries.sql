@@ -221,17 +221,6 @@ SELECT count(*), COALESCE(sum(size_bytes), 0) FROM dl_files
 WHERE table_id = :table_id AND removed_version IS NULL
     AND (added_version <= :read_version OR added_version >= :first_own)
 
--- name: load_commit
--- One version's row.
-SELECT
-    version, timestamp_ms, transaction_id, operation, operation_parameters,
-    operation_metrics, user_metadata, engine_info, read_version, isolation_level,
-    is_blind_append, db_user, os_user, host, client,
-    num_added_files, num_removed_files, added_bytes, removed_bytes,
-    commit_info, other_actions
-FROM dl_table_versions
-WHERE table_id = :table_id AND version = :version
-
 -- name: load_history
 -- Commits, newest first; a filter that is NULL lets everything through.
 SELECT
@@ -260,22 +249,6 @@ SELECT action FROM dl_metadata WHERE table_id = :table_id AND version = :version
 -- The protocol that a version brought, if it did.
 SELECT action FROM dl_protocols WHERE table_id = :table_id AND version = :version
 
--- name: load_cdc_at
--- The change data files of a version.
-SELECT action FROM dl_cdc_files
-WHERE table_id = :table_id AND version = :version
-ORDER BY ordinal
-
--- name: load_added_at
--- The files that a version added, in the order they were staged.
-SELECT
-    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
-    tags, deletion_vector, base_row_id, default_row_commit_version,
-    clustering_provider, null_fields, extra
-FROM dl_files
-WHERE table_id = :table_id AND added_version = :version
-ORDER BY file_id
-
 -- name: load_added_since
 -- The files that the commits after a version added, dead again or not.
 SELECT
@@ -284,17 +257,6 @@ SELECT
     clustering_provider, null_fields, extra, added_version
 FROM dl_files
 WHERE table_id = :table_id AND added_version > :after AND added_version <= :upto
-ORDER BY file_id
-
--- name: load_removed_at
--- The files that a version removed; one that was only replaced has no remove action.
-SELECT
-    path, partition_values, size_bytes, stats, tags, deletion_vector, base_row_id,
-    default_row_commit_version, deletion_timestamp_ms, remove_data_change,
-    remove_fields
-FROM dl_files
-WHERE table_id = :table_id AND removed_version = :version
-    AND remove_data_change IS NOT NULL
 ORDER BY file_id
 
 -- name: load_removed_since
@@ -309,7 +271,7 @@ WHERE table_id = :table_id AND removed_version > :after AND removed_version <= :
 ORDER BY file_id
 
 -- name: load_tombstones
--- Removes whose file hasn't come back; `+ 0` keeps the lookup on the index of paths.
+-- The newest removes of files not back; `+ 0` keeps the lookup on the index of paths.
 SELECT
     path, partition_values, size_bytes, stats, tags, deletion_vector, base_row_id,
     default_row_commit_version, deletion_timestamp_ms, remove_data_change,
@@ -322,7 +284,8 @@ WHERE table_id = :table_id AND removed_version <= :version
         WHERE l.path_hash = d.path_hash AND l.table_id + 0 = d.table_id
             AND l.path = d.path AND l.dv_id = d.dv_id
             AND l.file_id <> d.file_id
-            AND l.added_version > d.removed_version AND l.added_version <= :version
+            AND COALESCE(l.added_version, l.removed_version) > d.removed_version
+            AND COALESCE(l.added_version, l.removed_version) <= :version
     )
 ORDER BY file_id
 

@@ -131,6 +131,8 @@ CREATE TABLE dl_files (
     remove_fields TEXT
 );
 
+-- A file that is alive has the greatest removed_version there can be: unlike NULL,
+-- zone maps know it, and pass over files that died long ago.
 CREATE TABLE dl_number_stats (
     file_id BIGINT NOT NULL,
     column_id BIGINT NOT NULL,
@@ -139,7 +141,7 @@ CREATE TABLE dl_number_stats (
     hi DOUBLE NOT NULL,
     has_null BOOLEAN NOT NULL,
     added_version BIGINT NOT NULL,
-    removed_version BIGINT
+    removed_version BIGINT NOT NULL DEFAULT 9223372036854775807
 );
 
 CREATE TABLE dl_text_stats (
@@ -150,7 +152,7 @@ CREATE TABLE dl_text_stats (
     hi TEXT NOT NULL,
     has_null BOOLEAN NOT NULL,
     added_version BIGINT NOT NULL,
-    removed_version BIGINT
+    removed_version BIGINT NOT NULL DEFAULT 9223372036854775807
 );
 
 -- The outbox: a table's versions above `published_version` wait to be published.
@@ -165,5 +167,6 @@ CREATE TABLE dl_mirrors (
     lease_until_ms BIGINT,
     fence BIGINT NOT NULL,
     checkpoint_version BIGINT NOT NULL,
+    checkpoint_until_ms BIGINT,
     CONSTRAINT dl_mirrors_pk PRIMARY KEY (table_id)
 );

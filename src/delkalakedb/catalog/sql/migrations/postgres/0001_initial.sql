@@ -202,6 +202,7 @@ CREATE TABLE dl_mirrors (
     lease_until_ms BIGINT,
     fence BIGINT NOT NULL,
     checkpoint_version BIGINT NOT NULL,
+    checkpoint_until_ms BIGINT,
     CONSTRAINT dl_mirrors_pk PRIMARY KEY (table_id),
     CONSTRAINT dl_mirrors_table FOREIGN KEY (table_id) REFERENCES dl_tables (table_id)
 );

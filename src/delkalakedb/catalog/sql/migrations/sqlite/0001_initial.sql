@@ -196,6 +196,7 @@ CREATE TABLE dl_mirrors (
     lease_until_ms INTEGER,
     fence INTEGER NOT NULL,
     checkpoint_version INTEGER NOT NULL,
+    checkpoint_until_ms INTEGER,
     CONSTRAINT dl_mirrors_pk PRIMARY KEY (table_id),
     CONSTRAINT dl_mirrors_table FOREIGN KEY (table_id) REFERENCES dl_tables (table_id)
 ) STRICT;

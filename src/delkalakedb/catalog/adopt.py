@@ -1,0 +1,282 @@
+"""Adopt: a commit that someone else put into the log becomes a version.
+
+Every reader of the log takes it for true already. So it is kept as it is: nothing is
+renumbered, no conflict rule applies, and its commitInfo stays word for word. It has
+to be the next version after the last published one, and one that can be honoured here.
+"""
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
+
+import msgspec
+
+from delkalakedb.catalog.backend import Insert, Run, Session, Write
+from delkalakedb.catalog.catalog import Catalog
+from delkalakedb.catalog.commit import Actor, ByKind, LiveFile, commit_writes
+from delkalakedb.catalog.head import FILES_PER_TABLE, Head, parse_head
+from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
+from delkalakedb.catalog.ratify import CLIENT
+from delkalakedb.catalog.rebased import advanced
+from delkalakedb.catalog.rows import file_columns, hash_path, remove_fields
+from delkalakedb.catalog.statcolumns import revise
+from delkalakedb.catalog.transaction import lock_queries
+from delkalakedb.errors import MirrorError, ProtocolError
+from delkalakedb.model.actions import (
+    Action,
+    Add,
+    CommitInfo,
+    Metadata,
+    Protocol,
+    Remove,
+    dv_id,
+    known,
+)
+from delkalakedb.model.properties import parse_properties
+from delkalakedb.model.protocol import check_actions
+from delkalakedb.model.replay import FileKey
+from delkalakedb.model.txnlog import Staged
+
+__all__ = ["Entry", "adopt_entry", "hold_mirror"]
+
+_PAUSE_S = 0.05
+_MAX_BIGINT = 2**63 - 1
+_Live = Mapping[str, Sequence[LiveFile]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A commit as it lies in the log."""
+
+    version: int
+    actions: tuple[Action, ...]
+    modified_ms: int
+    sha256: str
+
+
+@contextmanager
+def hold_mirror(catalog: Catalog, name: str) -> Iterator[Lease]:
+    """The lease on a table's log: nobody else publishes, adopts or discards.
+
+    Waits a bounded time (`mirror.wait`) for who has it now.
+    """
+    outbox = Outbox(catalog.backend)
+    deadline = time.monotonic() + catalog.settings.mirror.wait
+    while not isinstance(lease := _take(catalog, name), Lease):
+        if time.monotonic() > deadline:
+            owner = lease.lease_owner or "someone"
+            raise MirrorError(f"{name}: {owner} is at work on the log; try again")
+        time.sleep(_PAUSE_S)
+    try:
+        yield lease
+    finally:
+        outbox.release(lease)
+
+
+def _take(catalog: Catalog, name: str) -> Lease | Mirror:
+    lasts_s = catalog.settings.mirror.lease
+    expires = time.monotonic() + lasts_s
+    params = {
+        "name": name,
+        "owner": f"{socket.gethostname()}/{os.getpid()}",
+        "now_ms": int(time.time() * 1000),
+        "lease_ms": int(lasts_s * 1000),
+    }
+    with catalog.backend.writing() as session:
+        taken = session.query("hold_mirror", params)
+    mirror = Outbox(catalog.backend).load(name)
+    return Lease(mirror, taken[0][0], expires, lasts_s) if taken else mirror
+
+
+def adopt_entry(catalog: Catalog, lease: Lease, entry: Entry) -> None:
+    """Make the entry the next version, and published."""
+    actor = Actor(catalog.backend.db_user(), None, None, CLIENT)
+    limit = catalog.settings.stats.indexed_columns
+    with catalog.backend.writing() as session:
+        head, published = _lock(catalog, session, lease.mirror.name)
+        _check_next(head, published, entry)
+        _check_protocol(head, entry)
+        key = {"table_id": head.table_id, "version": entry.version}
+        if not session.query("mark_adopted", key | {"fence": lease.fence}):
+            raise MirrorError(f"{head.name}: it took too long; adopt again")
+        session.apply(_writes(session, head, entry, actor, limit))
+
+
+def _lock(catalog: Catalog, session: Session, name: str) -> tuple[Head, int]:
+    """The table's head, which nobody else moves now, and its published version."""
+    statements = catalog.backend.statements
+    wanted = ("load_latest", "load_published_version")
+    locks = lock_queries(catalog.backend, [Staged(name, ())])
+    asked = [(statements[statement], {"name": name}) for statement in wanted]
+    *_, (latest,), ((published,),) = session.query_many([*locks, *asked])
+    return parse_head(session, latest), published
+
+
+def _check_next(head: Head, published: int, entry: Entry) -> None:
+    if head.version > published:
+        ratified = _span(published + 1, head.version)
+        raise MirrorError(
+            f"{head.name}: the log has a version {entry.version} of someone else, but "
+            f"{ratified} ratified here and not published. Versions are never "
+            "renumbered: take it out of the log with mirror.adopt(uri, discard=True), "
+            "which keeps a copy, and write it again through the catalog"
+        )
+    if entry.version != head.version + 1:
+        raise MirrorError(
+            f"{head.name}: version {entry.version} can't be adopted after version "
+            f"{head.version}"
+        )
+
+
+def _check_protocol(head: Head, entry: Entry) -> None:
+    # Where it brings a protocol that one counts, not how it came about: features may
+    # have been dropped by the rules, and delta-rs forgets those that it implied.
+    brings_protocol = any(isinstance(action, Protocol) for action in entry.actions)
+    before = None if brings_protocol else head.protocol
+    try:
+        check_actions(entry.actions, before, head.metadata, entry.version)
+    except ProtocolError as error:
+        raise ProtocolError(
+            f"{head.name}: version {entry.version} in the log can't be adopted: {error}"
+        ) from error
+
+
+def _writes(
+    session: Session, previous: Head, entry: Entry, actor: Actor, limit: int
+) -> list[Write]:
+    live, hashes = _live_files(session, previous, entry.actions)
+    files = {(path, file.dv_id) for path, found in live.items() for file in found}
+    unknown = [a for a in entry.actions if _is_unknown(a, files)]
+    actions = ByKind(a for a in entry.actions if not _is_unknown(a, files))
+    info = actions.one(CommitInfo)
+    head = advanced(previous, actions, 0)
+    head = replace(
+        _indexed(head, limit) if actions.of(Metadata) else head,
+        timestamp_ms=_timestamp_ms(head, previous, info, entry.modified_ms),
+        next_file=previous.next_file + len(unknown),
+    )
+    actions.put(CommitInfo(_audited(info)))
+    rows = commit_writes(
+        head,
+        actions,
+        live,
+        hashes,
+        removed_all=None,
+        transaction_id=_transaction_id(info),
+        actor=actor,
+    )
+    key = {"table_id": head.table_id, "version": head.version}
+    said = msgspec.json.encode(info.fields).decode() if info else None
+    original = key | {"commit_info": said, "sha256": entry.sha256}
+    return [
+        *rows.writes,
+        *_tombstones(previous, head.version, unknown, hashes),
+        Run("keep_original", original),
+    ]
+
+
+def _live_files(
+    session: Session, head: Head, actions: Iterable[Action]
+) -> tuple[_Live, dict[str, int]]:
+    """The live files at the paths of the actions, and the hashes of these paths."""
+    hashes = {a.path: hash_path(a.path) for a in actions if isinstance(a, Add | Remove)}
+    live: dict[str, list[LiveFile]] = {}
+    wanted = msgspec.json.encode(list(hashes.values())).decode()
+    params = {"after": head.version, "hashes": wanted}
+    for row in session.query("load_files_at_paths", params) if hashes else ():
+        file_id, path, vector, size_bytes, removed, *_ = row
+        here = file_id // FILES_PER_TABLE == head.table_id and path in hashes
+        if here and removed is None:
+            live.setdefault(path, []).append(LiveFile(file_id, vector, size_bytes))
+    return live, hashes
+
+
+def _is_unknown(action: Action, files: Set[FileKey]) -> TypeGuard[Remove]:
+    """Whether it removes a file that isn't live: a tombstone and nothing else."""
+    return isinstance(action, Remove) and (action.path, dv_id(action)) not in files
+
+
+def _tombstones(
+    head: Head, version: int, removes: Sequence[Remove], hashes: Mapping[str, int]
+) -> list[Insert]:
+    """Rows of files that were never added, as far as the catalog knows."""
+    if not removes:
+        return []
+    first = head.table_id * FILES_PER_TABLE + head.next_file
+    columns = file_columns([_as_add(remove) for remove in removes]) | {
+        "removed_version": [version] * len(removes),
+        "deletion_timestamp_ms": [known(r.deletion_timestamp) for r in removes],
+        "remove_data_change": [remove.data_change for remove in removes],
+        "remove_fields": [remove_fields(remove) for remove in removes],
+        "file_id": range(first, first + len(removes)),
+        "table_id": [head.table_id] * len(removes),
+        "path_hash": [hashes[remove.path] for remove in removes],
+    }
+    return [Insert("dl_files", columns)]
+
+
+def _as_add(remove: Remove) -> Add:
+    return Add(
+        path=remove.path,
+        partition_values=known(remove.partition_values) or {},
+        size=known(remove.size) or 0,
+        modification_time=0,
+        data_change=remove.data_change,
+        deletion_vector=remove.deletion_vector,
+        base_row_id=remove.base_row_id,
+        default_row_commit_version=remove.default_row_commit_version,
+    )
+
+
+def _indexed(head: Head, limit: int) -> Head:
+    columns = revise(
+        head.stat_columns,
+        head.metadata,
+        table_id=head.table_id,
+        version=head.version,
+        limit=limit,
+    )
+    return replace(head, stat_columns=columns)
+
+
+def _timestamp_ms(
+    head: Head, previous: Head, info: CommitInfo | None, modified_ms: int
+) -> int:
+    configuration = known(head.metadata.configuration) or {}
+    if not parse_properties(configuration).enable_in_commit_timestamps:
+        return max(modified_ms, previous.timestamp_ms + 1)
+    stamp = info.fields.get("inCommitTimestamp") if info else None
+    if not isinstance(stamp, int):
+        raise ProtocolError(
+            f"{head.name}: version {head.version} in the log can't be adopted: it has "
+            "no in-commit timestamp, which the table's properties ask for"
+        )
+    return stamp
+
+
+def _transaction_id(info: CommitInfo | None) -> str:
+    given = info.fields.get("txnId") if info else None
+    usable = isinstance(given, str) and given and "\0" not in given
+    return str(given if usable else uuid.uuid4())
+
+
+def _audited(info: CommitInfo | None) -> dict[str, Any]:
+    """The commitInfo without what doesn't fit the columns made of it."""
+    fields = dict(info.fields) if info else {}
+    read = fields.get("readVersion")
+    if type(read) is not int or abs(read) > _MAX_BIGINT:
+        fields.pop("readVersion", None)
+    if not isinstance(fields.get("isBlindAppend"), bool):
+        fields.pop("isBlindAppend", None)
+    return fields
+
+
+def _span(first: int, last: int) -> str:
+    if first == last:
+        return f"version {first} is"
+    return f"versions {first} to {last} are"

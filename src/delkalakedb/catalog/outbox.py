@@ -1,0 +1,206 @@
+"""The outbox: which versions wait to be published, and who may publish them.
+
+A table's outbox is its versions above `published_version`. One publisher at a time
+holds the table's lease; each lease has a number of its own, the fence, and what a
+publisher says counts only while that number is the table's. So one that slept past its
+lease can neither move `published_version` nor report a failure.
+
+Nothing here must survive a power cut: a version that is published but not marked so is
+found in the log by the next publisher, and known as ours.
+"""
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from delkalakedb.catalog.backend import Backend, Row, Run
+from delkalakedb.errors import TableNotFoundError
+from delkalakedb.model.actions import Metadata
+from delkalakedb.model.codec import decode_struct
+
+__all__ = ["Lease", "Mirror", "Outbox"]
+
+_ANY_TIME = 2**62
+_OWNER = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A table's mirror as the catalog knows it."""
+
+    table_id: int
+    name: str
+    location: str
+    ratified_version: int
+    published_version: int
+    state: str
+    attempts: int
+    last_error: str | None
+    next_try_ms: int | None
+    lease_owner: str | None
+    lease_until_ms: int | None
+    checkpoint_version: int
+    checkpoint_until_ms: int | None
+    num_files: int
+    metadata: Metadata
+    # When the oldest version that isn't published was ratified.
+    waiting_since_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to publish a table until `expires` on this process's clock."""
+
+    mirror: Mirror
+    fence: int
+    expires: float
+    lasts_s: float
+
+    @property
+    def fresh(self) -> bool:
+        """Whether more than half of it is left."""
+        return self.expires - time.monotonic() > self.lasts_s / 2
+
+
+class Outbox:
+    """The outboxes of one catalog's tables."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def load(self, name: str) -> Mirror:
+        """One table's mirror."""
+        with self._backend.reading() as session:
+            return _one(session.query("load_mirrors", {"name": name}), name)
+
+    def load_all(self) -> list[Mirror]:
+        """Every table's mirror, by name."""
+        with self._backend.reading() as session:
+            return [
+                _mirror(row) for row in session.query("load_mirrors", {"name": None})
+            ]
+
+    def take(self, name: str, lasts_s: float, *, early: bool = False) -> Lease | Mirror:
+        """The lease; or, if it can't be had, the mirror as it is.
+
+        After a failure it can be had when it is time to try again, or `early`.
+        """
+        expires = time.monotonic() + lasts_s
+        statements = self._backend.statements
+        span = _span(lasts_s)
+        due_ms = _ANY_TIME if early else span["now_ms"]
+        take = {"name": name, "owner": _OWNER, "due_ms": due_ms, **span}
+        with self._backend.writing(durable=False) as session:
+            taken, rows = session.query_many(
+                [
+                    (statements["take_lease"], take),
+                    (statements["load_mirrors"], {"name": name}),
+                ]
+            )
+        mirror = _one(rows, name)
+        return Lease(mirror, taken[0][0], expires, lasts_s) if taken else mirror
+
+    def renew(self, lease: Lease) -> Lease | None:
+        """The lease for another while; None if it was lost."""
+        expires = time.monotonic() + lease.lasts_s
+        with self._backend.writing(durable=False) as session:
+            params = _key(lease) | _span(lease.lasts_s)
+            held = session.query("renew_lease", params)
+        if not held:
+            return None
+        return Lease(lease.mirror, lease.fence, expires, lease.lasts_s)
+
+    def release(self, lease: Lease) -> None:
+        """Let the next one publish."""
+        self._write(Run("release_lease", _key(lease)))
+
+    def mark_published(
+        self, lease: Lease, hashes: Mapping[int, str], *, release: bool
+    ) -> bool:
+        """Versions are in the log, by the hashes of their files; False: lease lost."""
+        key = _key(lease)
+        with self._backend.writing(durable=False) as session:
+            if not session.query("mark_published", key | {"version": max(hashes)}):
+                return False
+            writes = [
+                Run(
+                    "mark_published_hash",
+                    {"table_id": key["table_id"], "version": v, "sha256": sha256},
+                )
+                for v, sha256 in hashes.items()
+            ]
+            if release:
+                writes.append(Run("release_lease", key))
+            session.apply(writes)
+        return True
+
+    def mark_failed(self, lease: Lease, error: str, next_try_ms: int) -> None:
+        """Publishing failed; it isn't tried before that time, and the lease is free."""
+        failed = _key(lease) | {"error": error, "next_try_ms": next_try_ms}
+        self._write(Run("mark_failed", failed), Run("release_lease", _key(lease)))
+
+    def mark_diverged(
+        self, mirror: Mirror, published: int, error: str, lease: Lease | None = None
+    ) -> None:
+        """Someone else's commit follows the published version, if that is still so."""
+        params = {
+            "table_id": mirror.table_id,
+            "published_version": published,
+            "error": error,
+            "fence": None if lease is None else lease.fence,
+        }
+        self._write(Run("mark_diverged", params))
+
+    def claim_checkpoint(self, mirror: Mirror, version: int, lasts_s: float) -> bool:
+        """Whether it is on us to make a checkpoint that is due."""
+        now_ms = _now_ms()
+        params = {
+            "table_id": mirror.table_id,
+            "version": version,
+            "now_ms": now_ms,
+            "until_ms": now_ms + int(lasts_s * 1000),
+        }
+        with self._backend.writing(durable=False) as session:
+            return bool(session.query("claim_checkpoint", params))
+
+    def mark_checkpoint(self, mirror: Mirror, version: int) -> None:
+        """The newest version with a checkpoint; ends the claim."""
+        params = {"table_id": mirror.table_id, "version": version}
+        self._write(Run("mark_checkpoint", params))
+
+    def postpone_checkpoint(self, mirror: Mirror, pause_s: float) -> None:
+        """A checkpoint failed, and isn't tried again for a while."""
+        until_ms = _now_ms() + int(pause_s * 1000)
+        params = {"table_id": mirror.table_id, "until_ms": until_ms}
+        self._write(Run("postpone_checkpoint", params))
+
+    def _write(self, *writes: Run) -> None:
+        with self._backend.writing(durable=False) as session:
+            session.apply(writes)
+
+
+def _key(lease: Lease) -> dict[str, int]:
+    return {"table_id": lease.mirror.table_id, "fence": lease.fence}
+
+
+def _span(lasts_s: float) -> dict[str, int]:
+    return {"now_ms": _now_ms(), "lease_ms": int(lasts_s * 1000)}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _one(rows: list[Row], name: str) -> Mirror:
+    if not rows:
+        raise TableNotFoundError(f"{name}: the catalog has no such table")
+    return _mirror(rows[0])
+
+
+def _mirror(row: Row) -> Mirror:
+    *values, metadata, waiting_since_ms = row
+    state = (decode_struct(metadata, Metadata), waiting_since_ms)
+    return Mirror(*(*values, *state))

@@ -1,0 +1,54 @@
+-- Statements shared by all engines: commits that others made in the log.
+
+-- name: hold_mirror
+-- The lease on a table's log for who settles what is in it, diverged or not.
+UPDATE dl_mirrors
+SET lease_owner = :owner, lease_until_ms = :now_ms + :lease_ms, fence = fence + 1
+WHERE table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
+    AND (lease_until_ms IS NULL OR lease_until_ms <= :now_ms)
+RETURNING fence
+
+-- name: load_transaction_ids
+-- Which transactions ratified the versions after one.
+SELECT v.version, v.transaction_id
+FROM dl_tables t
+JOIN dl_table_versions v ON v.table_id = t.table_id
+WHERE t.name = :name AND v.version > :after
+
+-- name: load_published_version
+-- How far a table's mirror has come; for who holds the table's lock.
+SELECT m.published_version
+FROM dl_tables t
+JOIN dl_mirrors m ON m.table_id = t.table_id
+WHERE t.name = :name
+
+-- name: keep_original
+-- What an adopted commit says of itself, word for word, and what its file is known by.
+UPDATE dl_table_versions
+SET commit_info = CAST(:commit_info AS TEXT), published_sha256 = :sha256
+WHERE table_id = :table_id AND version = :version
+
+-- name: move_published
+-- A version that is in the log already counts as published.
+UPDATE dl_mirrors SET published_version = :version
+WHERE table_id = :table_id AND published_version = :version - 1
+
+-- name: mark_adopted
+-- The same for a foreign commit, if the lease still holds that kept its file in place.
+UPDATE dl_mirrors SET published_version = :version
+WHERE table_id = :table_id AND published_version = :version - 1 AND fence = :fence
+RETURNING published_version
+
+-- name: settle_mirror
+-- No foreign commit is in the way any more.
+UPDATE dl_mirrors
+SET
+    state = CASE
+        WHEN published_version < (
+            SELECT t.current_version FROM dl_tables t
+            WHERE t.table_id = dl_mirrors.table_id
+        ) THEN 'pending'
+        ELSE 'published'
+    END,
+    attempts = 0, last_error = NULL, next_try_ms = NULL
+WHERE table_id = (SELECT table_id FROM dl_tables WHERE name = :name)

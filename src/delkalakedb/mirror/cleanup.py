@@ -1,0 +1,136 @@
+"""Log retention: old entries leave `_delta_log`, and each kept version stays whole.
+
+The *cut* is the newest checkpoint that is at least as old as the table's log retention.
+It stays, with its commit and all that comes after; what only older versions need goes
+(PROTOCOL.md, "Metadata Cleanup"). A cleanup that is interrupted has taken nothing of
+the cut or above it, and the next one finishes it.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from delkalakedb.model.actions import CommitInfo, Metadata
+from delkalakedb.model.codec import decode_commit
+from delkalakedb.model.properties import TableProperties, parse_properties
+from delkalakedb.model.retention import DAY_MS, log_cutoff_ms, midnight_ms
+from delkalakedb.storage.base import ObjectMeta, Store
+from delkalakedb.storage.checkpoint import read_sidecars
+from delkalakedb.storage.segment import LOG, LogFiles, commit_path, list_log
+
+__all__ = ["clean_log"]
+
+_CHECKPOINT = re.compile(
+    rf"{LOG}/(\d{{20}})\.checkpoint"
+    r"(?:\.\d{10}\.\d{10}|\.[0-9a-fA-F-]{36})?\.(?:parquet|json)"
+)
+_ENTRY = re.compile(rf"{LOG}/(\d{{20}})\.(?:json|crc)")
+_COMPACTED = re.compile(rf"{LOG}/(\d{{20}})\.(\d{{20}})\.compacted\.json")
+_STAGED = re.compile(rf"{LOG}/_staged_commits/(\d{{20}})\.[^/]+\.json")
+_SIDECARS = f"{LOG}/_sidecars/"
+
+
+def clean_log(
+    store: Store, metadata: Metadata, published_version: int, now_ms: int
+) -> list[str]:
+    """Delete what has expired of a table's log; the paths that went.
+
+    Args:
+        store: the table's location.
+        metadata: the table's latest metadata, whose properties say what expires.
+        published_version: the newest version in the mirror; nothing above it counts.
+        now_ms: the time.
+    """
+    properties = parse_properties(metadata)
+    cutoff_ms = log_cutoff_ms(properties, now_ms)
+    if cutoff_ms is None or published_version < 0:
+        return []
+    log = list_log(store)
+    cut = _cut(store, log, properties, published_version, cutoff_ms)
+    # Before a protected version checkpoints go all at once or not at all.
+    if cut is None or cut < properties.require_checkpoint_protection_before_version:
+        return []
+    if cut <= min([*log.commits, *log.checkpoints]):
+        return []
+    files = list(store.list(LOG))
+    # Versions last: while there is one, the next cleanup knows what is left to do.
+    paths = [
+        *_orphans(store, files, cut, now_ms),
+        *_staged(files, cut),
+        *_expired(files, cut, published_version),
+    ]
+    store.delete_many(paths)
+    return paths
+
+
+def _cut(
+    store: Store,
+    log: LogFiles,
+    properties: TableProperties,
+    published_version: int,
+    cutoff_ms: int,
+) -> int | None:
+    checkpoints = sorted(v for v in log.checkpoints if v <= published_version)
+    time_of = _time_of(store, log, properties)
+    expired = bisect_right(checkpoints, cutoff_ms, key=time_of)
+    return checkpoints[expired - 1] if expired else None
+
+
+def _time_of(
+    store: Store, log: LogFiles, properties: TableProperties
+) -> Callable[[int], int]:
+    times = log.times_ms()
+    stamped = properties.enable_in_commit_timestamps
+    since = properties.in_commit_timestamp_enablement_version or 0
+
+    def time_of(version: int) -> int:
+        if stamped and version >= since and version in log.commits:
+            return _in_commit_timestamp(store, version) or times[version]
+        return times[version]
+
+    return time_of
+
+
+def _in_commit_timestamp(store: Store, version: int) -> int | None:
+    first = next(decode_commit(store.get(commit_path(version))), None)
+    stamp = (
+        first.fields.get("inCommitTimestamp") if isinstance(first, CommitInfo) else None
+    )
+    return stamp if isinstance(stamp, int) else None
+
+
+def _expired(files: Iterable[ObjectMeta], cut: int, published: int) -> Iterator[str]:
+    for file in files:
+        entry = _ENTRY.fullmatch(file.path) or _CHECKPOINT.fullmatch(file.path)
+        compacted = _COMPACTED.fullmatch(file.path)
+        if (entry and int(entry[1]) < cut) or (
+            compacted and int(compacted[1]) <= cut and int(compacted[2]) <= published
+        ):
+            yield file.path
+
+
+def _staged(files: Iterable[ObjectMeta], cut: int) -> Iterator[str]:
+    for file in files:
+        if (staged := _STAGED.fullmatch(file.path)) and int(staged[1]) <= cut:
+            yield file.path
+
+
+def _orphans(
+    store: Store, files: Sequence[ObjectMeta], cut: int, now_ms: int
+) -> list[str]:
+    """The sidecars of no kept checkpoint, but for those of one that is being made."""
+    old_ms = midnight_ms(now_ms) - DAY_MS
+    old = [
+        file.path
+        for file in files
+        if file.path.startswith(_SIDECARS) and file.last_modified_ms < old_ms
+    ]
+    if not old:
+        return []
+    needed = {
+        sidecar
+        for file in files
+        if (match := _CHECKPOINT.fullmatch(file.path)) and int(match[1]) >= cut
+        for sidecar in read_sidecars(store, file.path)
+    }
+    return [path for path in old if path not in needed]

@@ -1,0 +1,87 @@
+"""What a writer does after its commit was ratified, by `mirror.mode`.
+
+Whatever happens here, the commit stands: what can't be published now is logged, stays
+in the outbox, and goes out with the next writer or the reconciler.
+"""
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+from delkalakedb.catalog import Catalog
+from delkalakedb.catalog.outbox import Mirror
+from delkalakedb.errors import DeltalakeDBError
+from delkalakedb.mirror.background import publish_soon
+from delkalakedb.mirror.publish import publish_table, stores_with
+from delkalakedb.mirror.upkeep import due_checkpoint, make_checkpoint
+from delkalakedb.storage import Store
+from delkalakedb.telemetry import log_event
+
+__all__ = ["deliver"]
+
+_log = logging.getLogger("delkalakedb.mirror")
+
+
+def deliver(
+    catalog: Catalog,
+    versions: Mapping[str, int],
+    storage_options: Mapping[str, str] | None = None,
+) -> None:
+    """Publish freshly ratified versions of tables, now, soon, or not at all here."""
+    mode = catalog.settings.mirror.mode
+    for name, version in sorted(versions.items()):
+        if mode == "inline":
+            _publish_inline(catalog, name, version, storage_options)
+        elif mode == "background":
+            publish_soon(catalog, name, storage_options)
+
+
+def _publish_inline(
+    catalog: Catalog, name: str, version: int, options: Mapping[str, str] | None
+) -> None:
+    wait_s = catalog.settings.mirror.wait
+    try:
+        stores = stores_with(options)
+        done = publish_table(catalog, name, stores, version, wait_s=wait_s)
+        if done.version < version:
+            _warn(name, version, "somebody else is publishing, or it failed lately")
+        if (due := due_checkpoint(catalog, done.mirror, done.version)) is not None:
+            _checkpoint(catalog, done.mirror, due, stores(done.mirror))
+    except DeltalakeDBError as error:
+        _warn(name, version, str(error))
+    except Exception:
+        # Not even a mistake of ours may make a commit that stands look like a failure.
+        _log.exception("%s: version %s stands, but isn't published", name, version)
+
+
+def _warn(name: str, version: int, why: str) -> None:
+    message = f"{name}: version {version} stands, but isn't published yet: {why}"
+    log_event(
+        _log,
+        logging.WARNING,
+        message,
+        event="publish failed",
+        table=name,
+        version=version,
+    )
+
+
+def _checkpoint(catalog: Catalog, mirror: Mirror, version: int, store: Store) -> None:
+    if mirror.num_files <= catalog.settings.mirror.inline_checkpoint_files:
+        make_checkpoint(catalog, mirror, version, store)
+    else:
+        # The interpreter waits for it at its end; the writer doesn't.
+        _checkpointer().submit(_checkpoint_apart, catalog, mirror, version, store)
+
+
+@cache
+def _checkpointer() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "checkpoint")
+
+
+def _checkpoint_apart(
+    catalog: Catalog, mirror: Mirror, version: int, store: Store
+) -> None:
+    with Catalog(catalog.uri, catalog.settings) as own:
+        make_checkpoint(own, mirror, version, store)

@@ -1,0 +1,238 @@
+"""The reconciler: publishes whatever writers couldn't, until the mirror is whole.
+
+Each pass asks the catalog once which tables are behind, has them published side by
+side, makes checkpoints that are due, and tells of lag. Any number of reconcilers may
+run at once: leases and claims in the catalog share out the work. One that is killed
+leaves nothing but a lease, which expires.
+"""
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+from delkalakedb.catalog import Catalog, connect
+from delkalakedb.catalog.outbox import Mirror, Outbox
+from delkalakedb.errors import CatalogError, DivergedError, MirrorError, StorageError
+from delkalakedb.mirror.foreign import find_foreign
+from delkalakedb.mirror.publish import foreign_message, publish_table, stores_with
+from delkalakedb.mirror.status import MirrorStatus, load_statuses, status_of
+from delkalakedb.mirror.upkeep import due_checkpoint, make_checkpoint
+from delkalakedb.telemetry import log_event
+from delkalakedb.uri import Uri, parse_uri
+
+__all__ = ["LagAlert", "Reconciler", "run"]
+
+_log = logging.getLogger("delkalakedb.mirror")
+# How often a table that waits for nothing is looked at for commits of others.
+_FOREIGN_CHECK_S = 60.0
+
+LagLevel = Literal["ok", "warn", "alert"]
+_LEVELS: dict[LagLevel, int] = {
+    "ok": logging.INFO,
+    "warn": logging.WARNING,
+    "alert": logging.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LagAlert:
+    """A table's lag passed `mirror.lag_warn` or `mirror.lag_alert`, or is over."""
+
+    level: LagLevel
+    status: MirrorStatus
+
+
+class Reconciler:
+    """Publishes the tables of a catalog; `stop` ends it from another thread.
+
+    Args:
+        catalog: an open catalog.
+        table: only this table.
+        storage_options: for the object stores, as deltalake takes them.
+        on_lag: called when a table's lag passes a threshold, and when it is over.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        table: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        on_lag: Callable[[LagAlert], None] | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._outbox = Outbox(catalog.backend)
+        self._table = table
+        self._stores = stores_with(storage_options)
+        self._on_lag = on_lag
+        self._stop = threading.Event()
+        self._busy: dict[str, Future[None]] = {}
+        self._levels: dict[str, LagLevel] = {}
+        self._checked: dict[str, float] = {}
+
+    def stop(self) -> None:
+        """Finish what is under way and return."""
+        self._stop.set()
+
+    def run_once(self) -> list[MirrorStatus]:
+        """Publish everything once, whatever failed before; how it stands after that."""
+        with self._workers() as workers:
+            tasks = [
+                workers.submit(self._tend, mirror, early=True, foreign=True)
+                for mirror in self._mirrors()
+            ]
+        for task in tasks:
+            task.result()
+        return list(load_statuses(self._catalog, self._table))
+
+    def run_forever(self) -> None:
+        """Publish until `stop`; a database that is away is waited for."""
+        mirror = self._catalog.settings.mirror
+        with self._workers() as workers:
+            pause_s = mirror.poll
+            while not self._stop.wait(pause_s):
+                try:
+                    self._pass(workers)
+                    pause_s = mirror.poll
+                except CatalogError as error:
+                    _log.error("the catalog can't be asked: %s", error)
+                    pause_s = min(2 * pause_s, mirror.retry.backoff_max)
+
+    def _workers(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._catalog.settings.mirror.workers, "mirror")
+
+    def _mirrors(self) -> list[Mirror]:
+        if self._table is not None:
+            return [self._outbox.load(self._table)]
+        return self._outbox.load_all()
+
+    def _pass(self, workers: ThreadPoolExecutor) -> None:
+        for name in [name for name, task in self._busy.items() if task.done()]:
+            if (error := self._busy.pop(name).exception()) is not None:
+                _log.error("%s: not published", name, exc_info=error)
+        now_ms = time.time() * 1000
+        for mirror in self._mirrors():
+            self._watch(status_of(mirror, now_ms))
+            foreign = self._is_quiet(mirror)
+            if mirror.name not in self._busy and (
+                foreign or self._is_due(mirror, now_ms)
+            ):
+                task = workers.submit(self._tend, mirror, early=False, foreign=foreign)
+                self._busy[mirror.name] = task
+
+    def _is_due(self, mirror: Mirror, now_ms: float) -> bool:
+        if mirror.state == "diverged":
+            return False
+        if mirror.published_version < mirror.ratified_version:
+            held = mirror.lease_until_ms is not None and mirror.lease_until_ms > now_ms
+            return not held and (mirror.next_try_ms or 0) <= now_ms
+        claimed = (mirror.checkpoint_until_ms or 0) > now_ms
+        due = due_checkpoint(self._catalog, mirror, mirror.published_version)
+        return due is not None and not claimed
+
+    def _is_quiet(self, mirror: Mirror) -> bool:
+        """Whether it is time to look for commits that nobody here has made."""
+        quiet = mirror.published_version == mirror.ratified_version
+        checked = self._checked.setdefault(mirror.name, time.monotonic())
+        if not quiet or time.monotonic() - checked < _FOREIGN_CHECK_S:
+            return False
+        self._checked[mirror.name] = time.monotonic()
+        return True
+
+    def _tend(self, mirror: Mirror, *, early: bool, foreign: bool) -> None:
+        catalog, name = self._catalog, mirror.name
+        try:
+            upto = mirror.ratified_version
+            done = publish_table(catalog, name, self._stores, upto, early=early)
+            if (due := due_checkpoint(catalog, done.mirror, done.version)) is not None:
+                make_checkpoint(catalog, done.mirror, due, self._stores(mirror))
+            if foreign and (found := find_foreign(catalog, name, self._stores(mirror))):
+                error = DivergedError(foreign_message(name, found[0].path))
+                self._outbox.mark_diverged(mirror, found[0].version - 1, str(error))
+                raise error
+        except DivergedError as error:
+            log_event(_log, logging.ERROR, str(error), event="diverged", table=name)
+        except (StorageError, MirrorError, CatalogError) as error:
+            message = f"{name}: not published yet: {error}"
+            log_event(
+                _log, logging.WARNING, message, event="publish failed", table=name
+            )
+
+    def _watch(self, status: MirrorStatus) -> None:
+        """Tell of a lag when it passes a threshold, and once more when it is over."""
+        level = self._level(status)
+        if self._levels.get(status.table, "ok") == level:
+            return
+        self._levels[status.table] = level
+        log_event(
+            _log,
+            _LEVELS[level],
+            f"{status.table}: the mirror is {status.versions_behind} versions and "
+            f"{status.seconds_behind:.1f} s behind ({status.state})",
+            event="mirror lag",
+            table=status.table,
+            lag=level,
+            versions_behind=status.versions_behind,
+            seconds_behind=status.seconds_behind,
+        )
+        if self._on_lag is not None:
+            self._on_lag(LagAlert(level, status))
+
+    def _level(self, status: MirrorStatus) -> LagLevel:
+        mirror = self._catalog.settings.mirror
+        if status.seconds_behind >= mirror.lag_alert:
+            return "alert"
+        return "warn" if status.seconds_behind >= mirror.lag_warn else "ok"
+
+
+def run(
+    uri: str | Uri,
+    *,
+    once: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    on_lag: Callable[[LagAlert], None] | None = None,
+) -> list[MirrorStatus]:
+    """Publish the tables of a catalog, or one of them, once or until SIGTERM or SIGINT.
+
+    Args:
+        uri: a catalog, or a table.
+        once: return after everything was tried once.
+        storage_options: for the object stores, as deltalake takes them.
+        on_lag: called when a table's lag passes a threshold, and when it is over.
+
+    Returns:
+        How each table's mirror stands at the end.
+    """
+    parsed = parse_uri(uri) if isinstance(uri, str) else uri
+    with connect(parsed) as catalog:
+        reconciler = Reconciler(
+            catalog,
+            table=parsed.table,
+            storage_options=storage_options,
+            on_lag=on_lag,
+        )
+        if once:
+            return reconciler.run_once()
+        with _stopped_by_signals(reconciler):
+            reconciler.run_forever()
+        return list(load_statuses(catalog, parsed.table))
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(reconciler: Reconciler) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kinds = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(kind, lambda *_: reconciler.stop()) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)

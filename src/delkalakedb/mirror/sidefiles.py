@@ -1,0 +1,100 @@
+"""The log's files that only speed readers up: `.crc` and `_last_checkpoint`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.reader import SqlTxnLogReader
+from delkalakedb.mirror.checksum import checksum_path
+from delkalakedb.mirror.compare import broken, compare_fields
+from delkalakedb.mirror.forms import Body, plain
+from delkalakedb.mirror.last_checkpoint import LAST_CHECKPOINT
+from delkalakedb.mirror.report import Difference
+from delkalakedb.model.actions import Action
+from delkalakedb.model.canonical import checksum
+from delkalakedb.model.codec import action_to_dict
+from delkalakedb.storage import ObjectNotFoundError, Store
+from delkalakedb.storage.segment import LogFiles
+
+__all__ = ["check_checksum", "check_last_checkpoint"]
+
+_decoder = msgspec.json.Decoder(dict[str, Any])
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+def check_checksum(
+    store: Store, sql: SqlTxnLogReader, version: int, transaction_id: str
+) -> Iterator[Difference]:
+    """Whether a version's `.crc`, if there is one, sums up what the catalog has."""
+    path = checksum_path(version)
+    try:
+        given = _decoder.decode(store.get(path))
+    except ObjectNotFoundError:
+        return
+    except ValueError as error:
+        yield broken(version, path, error)
+        return
+    expected = _required(sql.head(version))
+    optional = _optional(sql, version) | {"txnId": transaction_id}
+    expected |= {name: value for name, value in optional.items() if name in given}
+    found = {name: _ordered(given[name]) for name in expected if name in given}
+    yield from compare_fields(version, path, plain(expected), plain(found))
+
+
+def check_last_checkpoint(
+    store: Store, sql: SqlTxnLogReader, published: int, files: LogFiles
+) -> Iterator[Difference]:
+    """Whether `_last_checkpoint`, if there is one, tells of a checkpoint as it is."""
+    try:
+        given = _decoder.decode(store.get(LAST_CHECKPOINT))
+    except ObjectNotFoundError:
+        return
+    except ValueError as error:
+        yield broken(published, LAST_CHECKPOINT, error)
+        return
+    version = given.get("version")
+    if version not in files.checkpoints:
+        why = f"it names version {version}, which has no checkpoint"
+        yield broken(published, LAST_CHECKPOINT, why)
+        return
+    expected = {
+        "numOfAddFiles": sql.head(version).num_files,
+        "checksum": checksum(given),
+    }
+    expected = {name: value for name, value in expected.items() if name in given}
+    found = {name: given[name] for name in expected}
+    yield from compare_fields(version, LAST_CHECKPOINT, expected, found)
+
+
+def _required(head: Head) -> Body:
+    return {
+        "tableSizeBytes": head.size_bytes,
+        "numFiles": head.num_files,
+        "numMetadata": 1,
+        "numProtocol": 1,
+        "metadata": _body(head.metadata),
+        "protocol": _body(head.protocol),
+    }
+
+
+def _optional(sql: SqlTxnLogReader, version: int) -> Body:
+    return {
+        "inCommitTimestampOpt": sql.head(version).timestamp_ms,
+        "setTransactions": _ordered([*map(_body, sql.txns(version).values())]),
+        "domainMetadata": _ordered([*map(_body, sql.domains(version).values())]),
+    }
+
+
+def _body(action: Action) -> Body:
+    body: Body
+    (body,) = action_to_dict(action).values()
+    return body
+
+
+def _ordered(value: Any) -> Any:
+    """A list of actions in one order, whatever it was; anything else as it is."""
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return sorted(map(plain, value), key=_encode)
+    return value

@@ -1,0 +1,93 @@
+"""How far each table's mirror is behind, for people and for monitoring."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from delkalakedb.catalog import Catalog, connect
+from delkalakedb.catalog.outbox import Mirror, Outbox
+from delkalakedb.uri import Uri, parse_uri
+
+__all__ = ["MirrorState", "MirrorStatus", "load_statuses", "status", "status_of"]
+
+MirrorState = Literal["pending", "published", "failed", "diverged"]
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStatus:
+    """A table's mirror.
+
+    Args:
+        table: the table's name.
+        location: where its log is.
+        ratified_version: the newest version in the catalog.
+        published_version: the newest version in the log; -1 for none.
+        versions_behind: how many versions wait to be published.
+        seconds_behind: how long the oldest of them has been waiting.
+        state: `published`, `pending`, `failed` (it is tried again), or `diverged`
+            (someone else writes to the log; publishing stands still).
+        attempts: failures in a row.
+        last_error: what the last of them said.
+        next_try_ms: when it is tried again.
+        checkpoint_version: the newest version with a checkpoint; -1 for none.
+    """
+
+    table: str
+    location: str
+    ratified_version: int
+    published_version: int
+    versions_behind: int
+    seconds_behind: float
+    state: MirrorState
+    attempts: int
+    last_error: str | None
+    next_try_ms: int | None
+    checkpoint_version: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+
+def status(uri: str | Uri) -> list[MirrorStatus]:
+    """The mirror of a table, or of every table of a catalog, by name."""
+    parsed = parse_uri(uri) if isinstance(uri, str) else uri
+    with connect(parsed) as catalog:
+        return list(load_statuses(catalog, parsed.table))
+
+
+def load_statuses(catalog: Catalog, name: str | None = None) -> Iterator[MirrorStatus]:
+    """The mirrors of a catalog's tables, or of one of them."""
+    outbox = Outbox(catalog.backend)
+    mirrors = outbox.load_all() if name is None else [outbox.load(name)]
+    now_ms = time.time() * 1000
+    return (status_of(mirror, now_ms) for mirror in mirrors)
+
+
+def status_of(mirror: Mirror, now_ms: float) -> MirrorStatus:
+    """A mirror's status at a time."""
+    behind = mirror.ratified_version - mirror.published_version
+    since_ms = now_ms if mirror.waiting_since_ms is None else mirror.waiting_since_ms
+    return MirrorStatus(
+        table=mirror.name,
+        location=mirror.location,
+        ratified_version=mirror.ratified_version,
+        published_version=mirror.published_version,
+        versions_behind=behind,
+        seconds_behind=max(0.0, (now_ms - since_ms) / 1000) if behind else 0.0,
+        state=_state(mirror, behind),
+        attempts=mirror.attempts,
+        last_error=mirror.last_error,
+        next_try_ms=mirror.next_try_ms,
+        checkpoint_version=mirror.checkpoint_version,
+    )
+
+
+def _state(mirror: Mirror, behind: int) -> MirrorState:
+    """What is stored of it is how the last attempt ended."""
+    if mirror.state == "diverged":
+        return "diverged"
+    if not behind:
+        return "published"
+    return "failed" if mirror.state == "failed" else "pending"

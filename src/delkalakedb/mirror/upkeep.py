@@ -1,0 +1,65 @@
+"""Upkeep of a published log: the checkpoint that is due, and the log's retention.
+
+No lease is held meanwhile, so that a large checkpoint keeps no publisher waiting: a
+version's checkpoint is the same whoever makes it. A claim in the catalog keeps two
+processes from making it at once; one that was killed leaves its claim to expire.
+"""
+
+import logging
+import time
+
+import pyarrow as pa
+
+from delkalakedb.catalog import Catalog
+from delkalakedb.catalog.outbox import Mirror, Outbox
+from delkalakedb.errors import DeltalakeDBError
+from delkalakedb.mirror.checkpoint import (
+    Checkpoint,
+    checkpoint_due,
+    checkpoint_interval,
+    write_checkpoint,
+)
+from delkalakedb.mirror.cleanup import clean_log
+from delkalakedb.mirror.last_checkpoint import write_last_checkpoint
+from delkalakedb.storage import Store
+from delkalakedb.telemetry import log_event
+
+__all__ = ["due_checkpoint", "make_checkpoint"]
+
+_log = logging.getLogger("delkalakedb.mirror")
+# At least so many files go into a checkpoint each second.
+_FILES_PER_S = 10_000
+
+
+def due_checkpoint(catalog: Catalog, mirror: Mirror, published: int) -> int | None:
+    """The version that a checkpoint is due for."""
+    interval = checkpoint_interval(mirror.metadata, catalog.settings)
+    return checkpoint_due(published, mirror.checkpoint_version, interval)
+
+
+def make_checkpoint(
+    catalog: Catalog, mirror: Mirror, version: int, store: Store
+) -> Checkpoint | None:
+    """Make a checkpoint that is due and clean up; None if that wasn't for us to do.
+
+    What goes wrong is logged and tried again later: the log is as good without.
+    """
+    outbox, settings = Outbox(catalog.backend), catalog.settings.mirror
+    claim_s = max(settings.lease, mirror.num_files / _FILES_PER_S)
+    if not outbox.claim_checkpoint(mirror, version, claim_s):
+        return None
+    now_ms = int(time.time() * 1000)
+    try:
+        checkpoint = write_checkpoint(catalog, mirror.name, version, store, now_ms)
+        write_last_checkpoint(store, checkpoint)
+        clean_log(store, mirror.metadata, version, now_ms)
+    except (DeltalakeDBError, OSError, pa.ArrowException) as error:
+        message = f"{mirror.name}: no checkpoint of version {version} yet: {error}"
+        log_event(_log, logging.WARNING, message, event="checkpoint failed")
+        outbox.postpone_checkpoint(mirror, settings.retry.backoff_max)
+        return None
+    outbox.mark_checkpoint(mirror, version)
+    message = f"{mirror.name}: checkpoint of version {version}"
+    fields = {"actions": checkpoint.size, "bytes": checkpoint.size_bytes}
+    log_event(_log, logging.INFO, message, event="checkpoint", **fields)
+    return checkpoint

@@ -1,0 +1,309 @@
+"""Verify: the catalog and `_delta_log` say the same. Nothing is written.
+
+The comparison is made at the published version: SQL's versions never change, so that a
+writer who goes on meanwhile disturbs nothing. What can't be read of the log is a
+difference; a store or a database that can't be reached stays an error.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, islice
+
+from delkalakedb.catalog import Catalog, connect
+from delkalakedb.catalog.head import Head
+from delkalakedb.errors import DeltaError, TableNotFoundError
+from delkalakedb.mirror.compare import UNREADABLE, broken, compare
+from delkalakedb.mirror.datafiles import absent_files
+from delkalakedb.mirror.forms import (
+    Form,
+    as_checkpointed,
+    as_parsed,
+    as_unmeasured,
+    as_written,
+)
+from delkalakedb.mirror.report import Difference, Report
+from delkalakedb.mirror.sidefiles import check_checksum, check_last_checkpoint
+from delkalakedb.model.actions import Action, CommitInfo, Metadata, Remove, Txn, known
+from delkalakedb.model.codec import decode_commit
+from delkalakedb.model.properties import parse_properties
+from delkalakedb.model.retention import tombstone_cutoff_ms
+from delkalakedb.model.schema import parse_schema
+from delkalakedb.model.txnlog import TxnLogReader
+from delkalakedb.storage import FileTxnLogReader, ObjectNotFoundError, Store, open_store
+from delkalakedb.storage.checkpoint import read_checkpoint
+from delkalakedb.storage.segment import LOG, LogFiles, commit_path, list_log
+from delkalakedb.uri import Uri, parse_uri
+
+__all__ = ["Difference", "Report", "verify", "verify_uri"]
+
+# By version: the transaction that ratified it, and the hash of what was published.
+_Commits = dict[int, tuple[str, str | None]]
+_KINDS = frozenset({"protocol", "metaData", "txn", "domainMetadata", "add", "remove"})
+
+
+def verify_uri(
+    uri: str | Uri,
+    deep: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> Report | list[Report]:
+    """Compare a table's mirror with the catalog, or those of all its tables.
+
+    Args:
+        uri: a table; a URI without one gives a report for each table of the catalog.
+        deep: every version instead of the latest, and the data files.
+        storage_options: of the tables' object store, as deltalake takes them.
+    """
+    parsed = parse_uri(uri) if isinstance(uri, str) else uri
+
+    def check(name: str) -> Report:
+        store = open_store(catalog.table(name).location, storage_options)
+        return verify(catalog, name, store, deep=deep)
+
+    with connect(parsed) as catalog:
+        if parsed.table is not None:
+            return check(parsed.table)
+        return [check(table.name) for table in catalog.tables()]
+
+
+def verify(
+    catalog: Catalog, name: str, store: Store, *, deep: bool = False, limit: int = 10
+) -> Report:
+    """Compare a table's mirror with the catalog, at the published version.
+
+    Args:
+        catalog: the catalog.
+        name: the table.
+        store: the store at the table's location.
+        deep: every version that both sides hold, and the data files.
+        limit: how many differences to name before stopping.
+    """
+    published, ratified, _ = catalog.mirror_state(name)
+    check = _Verification(catalog, name, store, published)
+    found = list(islice(check.differences(deep), limit + 1))
+    return Report(
+        table=name,
+        ratified_version=ratified,
+        published_version=published,
+        versions_checked=check.versions_checked,
+        differences=tuple(found[:limit]),
+        complete=len(found) <= limit,
+    )
+
+
+class _Verification:
+    """One comparison, at the version that was published when it began."""
+
+    def __init__(
+        self, catalog: Catalog, name: str, store: Store, published: int
+    ) -> None:
+        self._backend = catalog.backend
+        self._store = store
+        self._published = published
+        self._sql = catalog.log(name)
+        self._log = FileTxnLogReader(store)
+        self._now_ms = time.time_ns() // 1_000_000
+        self.versions_checked = 0
+
+    def differences(self, deep: bool) -> Iterator[Difference]:
+        """Each difference as it is found."""
+        try:
+            files = list_log(self._store)
+        except TableNotFoundError:
+            if self._published >= 0:
+                yield broken(self._published, LOG, "there is no Delta log")
+            return
+        head = self._sql.head()
+        first = _first(files, head, self._published) if deep else self._published
+        commits = self._load_commits(head, first)
+        yield from self._unratified(files, commits)
+        if self._published >= 0:
+            versions = range(first, self._published + 1)
+            yield from (self._deep if deep else self._latest)(files, versions, commits)
+
+    def _latest(
+        self, files: LogFiles, versions: range, commits: _Commits
+    ) -> Iterator[Difference]:
+        for version in versions:
+            yield from self._bytes(version, commits)
+        if self._published in files.commits:
+            yield from self._state(files)
+
+    def _deep(
+        self, files: LogFiles, versions: range, commits: _Commits
+    ) -> Iterator[Difference]:
+        found = False
+        for difference in chain(
+            _gap(files),
+            self._history(files, versions, commits),
+            self._checkpoints(files, versions),
+        ):
+            found = True
+            yield difference
+        # Where all commits and checkpoints agree, one state vouches for every version;
+        # where they don't, it would only say so again.
+        if not found:
+            yield from self._state(files)
+        yield from check_last_checkpoint(self._store, self._sql, self._published, files)
+        yield from self._data_files()
+
+    def _history(
+        self, files: LogFiles, versions: range, commits: _Commits
+    ) -> Iterator[Difference]:
+        for version in versions:
+            yield from self._bytes(version, commits)
+            if version in files.commits:
+                yield from self._actions(version)
+            yield from check_checksum(
+                self._store, self._sql, version, commits[version][0]
+            )
+
+    def _load_commits(self, head: Head, first: int) -> _Commits:
+        # Asked after the listing: what was listed is ratified by now if it ever was.
+        key = {"table_id": head.table_id, "first": first}
+        with self._backend.reading() as session:
+            rows = session.query("load_published", key)
+        return {version: (transaction, sha256) for version, transaction, sha256 in rows}
+
+    def _unratified(self, files: LogFiles, commits: _Commits) -> Iterator[Difference]:
+        """What is in the log above the published version and isn't ours."""
+        for version in sorted(v for v in files.commits if v > self._published):
+            yield from self._foreign(version, commits.get(version, (None, None))[0])
+        newest = max(commits, default=-1)
+        for version in sorted(v for v in files.checkpoints if v > newest):
+            path = files.checkpoints[version][0].path
+            yield broken(version, path, "the catalog has no such version")
+
+    def _foreign(self, version: int, ours: str | None) -> Iterator[Difference]:
+        path = commit_path(version)
+        try:
+            theirs = _transaction_id(self._store.get(path))
+        except UNREADABLE as error:
+            yield broken(version, path, error)
+            return
+        if ours is None or ours != theirs:
+            why = "ratified another commit" if ours else "has no such version"
+            message = f"{path} was written by someone else: the catalog {why}"
+            yield Difference(version, path, "commitInfo: txnId", ours, theirs, message)
+
+    def _bytes(self, version: int, commits: _Commits) -> Iterator[Difference]:
+        """Whether a commit's file is there, as it was published."""
+        self.versions_checked += 1
+        path, (_, ours) = commit_path(version), commits[version]
+        try:
+            theirs = hashlib.sha256(self._store.get(path)).hexdigest()
+        except ObjectNotFoundError:
+            yield broken(version, path, "it is missing")
+            return
+        # Without a hash, it wasn't us who published it.
+        if ours is not None and ours != theirs:
+            message = f"{path} was changed since it was published"
+            yield Difference(version, path, "sha256", ours, theirs, message)
+
+    def _actions(self, version: int) -> Iterator[Difference]:
+        """Whether a commit says what the catalog says."""
+        return compare(
+            version,
+            commit_path(version),
+            lambda: self._sql.commit(version),
+            lambda: self._log.commit(version),
+            as_written,
+        )
+
+    def _state(self, files: LogFiles) -> Iterator[Difference]:
+        """Whether the log replays to what the catalog says."""
+        version = self._published
+        try:
+            base = files.segment(version).base
+        except DeltaError as error:
+            yield broken(version, LOG, error)
+            return
+        yield from compare(
+            version,
+            LOG,
+            lambda: self._state_of(self._sql, version),
+            lambda: self._state_of(self._log, version),
+            as_written if base < 0 else self._kept(base),
+        )
+
+    def _checkpoints(self, files: LogFiles, versions: range) -> Iterator[Difference]:
+        """Whether each checkpoint holds the state of its version."""
+        for version in sorted(v for v in files.checkpoints if v in versions):
+            paths = [part.path for part in files.checkpoints[version]]
+            yield from self._checkpoint(version, paths)
+
+    def _checkpoint(self, version: int, paths: list[str]) -> Iterator[Difference]:
+        kept = self._unexpired(self._sql.head(version).metadata)
+        return compare(
+            version,
+            paths[0],
+            lambda: self._state_of(self._sql, version),
+            lambda: filter(kept, read_checkpoint(self._store, paths, _KINDS)),
+            self._kept(version),
+        )
+
+    def _kept(self, version: int) -> Form:
+        """The form of what a version's checkpoint keeps."""
+        metadata = self._sql.head(version).metadata
+        properties = parse_properties(metadata)
+        if properties.checkpoint_write_stats_as_json:
+            return as_checkpointed
+        if properties.checkpoint_write_stats_as_struct:
+            return as_parsed(parse_schema(metadata.schema_string))
+        return as_unmeasured
+
+    def _state_of(self, reader: TxnLogReader, version: int) -> Iterator[Action]:
+        state = reader.state(version)
+        unexpired = self._unexpired(state.metadata)
+        yield state.protocol
+        yield state.metadata
+        yield from filter(unexpired, reader.txns(version).values())
+        yield from reader.domains(version).values()
+        yield from reader.adds(version)
+        yield from filter(unexpired, reader.removes(version))
+
+    def _unexpired(self, metadata: Metadata) -> Callable[[Action], bool]:
+        """What a checkpoint must keep: all but tombstones and txns old enough."""
+        properties = parse_properties(metadata)
+        removed_ms = tombstone_cutoff_ms(properties, self._now_ms)
+        updated_ms = None
+        if (retention_ms := properties.set_transaction_retention_ms) is not None:
+            updated_ms = self._now_ms - retention_ms
+
+        def unexpired(action: Action) -> bool:
+            if isinstance(action, Remove):
+                return (known(action.deletion_timestamp) or 0) > removed_ms
+            if isinstance(action, Txn) and updated_ms is not None:
+                return (known(action.last_updated) or updated_ms) > updated_ms
+            return True
+
+        return unexpired
+
+    def _data_files(self) -> Iterator[Difference]:
+        """Whether the live files are there, in their sizes."""
+        version = self._published
+        for path, size in absent_files(lambda: self._sql.adds(version), self._store):
+            meta = self._store.head(path)
+            found = None if meta is None else f"{meta.size_bytes} bytes"
+            wanted = None if size is None else f"{size} bytes"
+            message = f"{path} has {found}, in SQL {wanted}"
+            if found is None:
+                message = f"{path} is live but isn't in the store"
+            yield Difference(version, path, None, wanted, found, message)
+
+
+def _first(files: LogFiles, head: Head, published: int) -> int:
+    """The oldest version whose commit both sides hold."""
+    return max(head.first_version, min([*files.commits, published]))
+
+
+def _gap(files: LogFiles) -> Iterator[Difference]:
+    """A log that begins neither at version 0 nor at a checkpoint."""
+    first = min(files.commits, default=0)
+    if first and files.checkpoints.keys().isdisjoint({first - 1, first}):
+        yield broken(first - 1, commit_path(first - 1), "it is missing")
+
+
+def _transaction_id(data: bytes) -> str | None:
+    info = next(decode_commit(data), None)
+    return info.fields.get("txnId") if isinstance(info, CommitInfo) else None

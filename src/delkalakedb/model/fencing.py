@@ -1,0 +1,58 @@
+"""Fenced tables: those that nobody can commit to but through their catalog.
+
+The feature `catalogManaged` makes any client that doesn't ask the catalog refuse the
+table. It needs in-commit timestamps, since a published file's own time says little, and
+by Delta's documentation `vacuumProtocolCheck`, so that no old vacuum looks away.
+"""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from delkalakedb.errors import ProtocolError
+from delkalakedb.model.actions import Metadata, Protocol, known
+from delkalakedb.model.features import FEATURES
+from delkalakedb.model.protocol import supported_features
+
+__all__ = ["FENCE_PROPERTY", "asks_for_fence", "fenced", "is_fenced"]
+
+FENCE_PROPERTY = "delta.feature.catalogManaged"
+"""The property that asks for the fence, as Delta asks for features; it isn't kept."""
+
+_FEATURES = frozenset({"catalogManaged", "inCommitTimestamp", "vacuumProtocolCheck"})
+_TIMESTAMPS = "delta.enableInCommitTimestamps"
+
+
+def is_fenced(protocol: Protocol) -> bool:
+    """Whether the table is fenced."""
+    return "catalogManaged" in supported_features(protocol)
+
+
+def asks_for_fence(metadata: Metadata) -> bool:
+    """Whether the properties ask for the fence."""
+    asked = (known(metadata.configuration) or {}).get(FENCE_PROPERTY)
+    if asked not in (None, "supported", "enabled"):
+        raise ProtocolError(f"{FENCE_PROPERTY} can be 'supported', not {asked!r}")
+    return asked is not None
+
+
+def fenced(protocol: Protocol, metadata: Metadata) -> tuple[Protocol, Metadata]:
+    """The protocol and metadata of the same table, fenced."""
+    features = supported_features(protocol) | _FEATURES
+    readers = {name for name in features if name in FEATURES and FEATURES[name].reader}
+    configuration = {**(known(metadata.configuration) or {}), _TIMESTAMPS: "true"}
+    configuration.pop(FENCE_PROPERTY, None)
+    return (
+        msgspec.structs.replace(
+            protocol,
+            min_reader_version=3,
+            min_writer_version=7,
+            reader_features=_listed(known(protocol.reader_features) or (), readers),
+            writer_features=_listed(known(protocol.writer_features) or (), features),
+        ),
+        msgspec.structs.replace(metadata, configuration=configuration),
+    )
+
+
+def _listed(before: Sequence[str], names: Collection[str]) -> list[str]:
+    return [*before, *sorted(set(names) - set(before))]

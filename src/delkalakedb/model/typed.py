@@ -1,0 +1,122 @@
+"""JSON texts as typed Arrow columns, many at once by Arrow's own reader.
+
+A text that doesn't fit the type makes its batch take the slow way, value by value.
+"""
+
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pa_json
+
+__all__ = ["arrow_type", "json_type", "parse_texts", "typed"]
+
+_NUMBERS = {
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+}
+_TYPES = {
+    **_NUMBERS,
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+# What JSON can hold of each type; the rest is text.
+_WRITTEN = {**_NUMBERS, "boolean": pa.bool_(), "float": pa.float64()}
+_exact = msgspec.json.Decoder(float_hook=Decimal)
+
+
+def arrow_type(kind: str) -> pa.DataType | None:
+    """The Arrow type of a Delta type that has bounds."""
+    if kind.startswith("decimal"):
+        precision, _, scale = kind[8:-1].partition(",")
+        return pa.decimal128(int(precision or 10), int(scale or 0))
+    return _TYPES.get(kind)
+
+
+def json_type(kind: str) -> pa.DataType | None:
+    """The type that a bound of a Delta type has in JSON, as Arrow reads it."""
+    if kind.startswith("decimal"):
+        return arrow_type(kind)
+    return _WRITTEN.get(kind, pa.string()) if kind in _TYPES else None
+
+
+def parse_texts(texts: pa.Array, kind: pa.StructType) -> pa.StructArray:
+    """JSON texts as one struct array; a missing text is a struct of nulls."""
+    if not len(kind):
+        return pa.array([{}] * len(texts), kind)
+    # A line break in JSON is white space between tokens.
+    lines = pc.replace_substring(pc.fill_null(texts, "{}"), "\n", " ")
+    whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+    joined = pc.binary_join(whole, "\n")[0].as_buffer()
+    try:
+        table = pa_json.read_json(
+            pa.BufferReader(joined),
+            parse_options=pa_json.ParseOptions(
+                explicit_schema=pa.schema(list(kind)),
+                unexpected_field_behavior="ignore",
+            ),
+        )
+    except pa.ArrowInvalid:
+        return pa.array([_fitting(text, kind) for text in lines.to_pylist()], kind)
+    if table.num_rows != len(texts):
+        return pa.array([_fitting(text, kind) for text in lines.to_pylist()], kind)
+    return table.combine_chunks().to_struct_array().combine_chunks()
+
+
+def _fitting(text: str, kind: pa.DataType) -> Any:
+    try:
+        value = _exact.decode(text)
+    except msgspec.DecodeError:
+        value = None
+    return _fit(value if isinstance(value, dict) else {}, kind)
+
+
+def _fit(value: Any, kind: pa.DataType) -> Any:
+    """As much of a value as fits a type."""
+    if pa.types.is_struct(kind):
+        if not isinstance(value, dict):
+            return None
+        return {f.name: _fit(value.get(f.name), f.type) for f in kind}
+    if isinstance(value, Decimal) and not pa.types.is_decimal(kind):
+        # Arrow would cut it to a whole number.
+        value = float(value) if pa.types.is_floating(kind) else None
+    try:
+        return pa.scalar(value, kind).as_py()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None
+
+
+def typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values in their final types; one that can't be cast is null."""
+    if pa.types.is_struct(kind):
+        children = [
+            typed(child, field.type)
+            for child, field in zip(array.flatten(), kind, strict=True)
+        ]
+        if not children:
+            return pa.array([{}] * len(array), kind)
+        return pa.StructArray.from_arrays(children, fields=list(kind))
+    if array.type == kind:
+        return array
+    if pa.types.is_string(array.type):
+        array = pc.if_else(pc.equal(array, ""), None, array)
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        return pa.array([_cast(value, kind) for value in array], kind)
+
+
+def _cast(value: pa.Scalar, kind: pa.DataType) -> Any:
+    try:
+        return value.cast(kind).as_py()
+    except pa.ArrowInvalid:
+        return None

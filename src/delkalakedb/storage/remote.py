@@ -1,0 +1,166 @@
+"""The stores that obstore talks to.
+
+An S3 server other than Amazon's may ignore `If-None-Match` and overwrite what
+`put_new` must not. So it is asked, once in a process: the first object that is
+created there is put a second time, with the same bytes. Where that isn't refused,
+`put_new` looks first, and only two writers in the same instant can still collide.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    GenericError,
+    NotSupportedError,
+)
+
+from delkalakedb.storage.base import ObjectMeta, ObjectNotFoundError, Store
+from delkalakedb.storage.options import masked
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta as Found
+    from obstore.store import ObjectStore
+
+__all__ = ["RemoteStore", "Server"]
+
+# A server and a bucket of it that may ignore the header.
+Server = tuple[str, ...]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_IMPLEMENTED = "<Code>NotImplemented</Code>"
+_honours: dict[Server, bool] = {}
+
+
+class RemoteStore(Store):
+    """The objects of a bucket, container or memory below a prefix."""
+
+    def __init__(
+        self,
+        url: str,
+        store: "ObjectStore",
+        secrets: Iterable[str] = (),
+        doubted: Server | None = None,
+    ) -> None:
+        super().__init__(url)
+        self._store = store
+        self._secrets = secrets
+        self._doubted = doubted
+
+    def get(self, path: str) -> bytes:
+        """The object's bytes."""
+        with self._errors(path):
+            return obstore.get(self._store, path).bytes().to_bytes()
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """Some of the object's bytes."""
+        with self._errors(path):
+            try:
+                found = obstore.get_range(self._store, path, start=start, length=length)
+            except GenericError:
+                # HTTP lets a server answer with the whole; obstore doesn't.
+                return self.get(path)[start : start + length]
+            return found.to_bytes()
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        """Create the object unless there is one, in one request where that can be."""
+        with self._errors(path):
+            honours = self._doubted is None or _honours.get(self._doubted)
+            if honours:
+                return self._create(path, data)
+            if self.exists(path):
+                return False
+            if honours is None:
+                return self._create_in_doubt(path, data)
+            self.put(path, data)
+            return True
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace the object."""
+        with self._errors(path):
+            obstore.put(self._store, path, data)
+
+    def put_file(self, path: str, source: Path) -> None:
+        """Create or replace the object, in parts when it is large."""
+        with source.open("rb") as file, self._errors(path):
+            obstore.put(self._store, path, file)
+
+    def head(self, path: str) -> ObjectMeta | None:
+        """The object's size and time."""
+        with suppress(ObjectNotFoundError), self._errors(path):
+            return _meta(obstore.head(self._store, path))
+        return None
+
+    def list(
+        self, prefix: str = "", start_after: str | None = None
+    ) -> Iterator[ObjectMeta]:
+        """The objects below a folder; the server skips those up to `start_after`."""
+        with self._errors(prefix):
+            for batch in obstore.list(self._store, prefix or None, offset=start_after):
+                yield from map(_meta, batch)
+
+    def delete(self, path: str) -> None:
+        """Remove the object."""
+        with suppress(ObjectNotFoundError), self._errors(path):
+            obstore.delete(self._store, path)
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Remove the objects, a thousand with each request where the server can."""
+        listed = [*paths]
+        for path in listed:
+            self._check(path)
+        try:
+            with self._errors(""):
+                obstore.delete(self._store, listed)
+        except ObjectNotFoundError:
+            # Some stores stop at an absent one.
+            super().delete_many(listed)
+
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        """Nothing: the server sets the time."""
+
+    def _create(self, path: str, data: bytes) -> bool:
+        try:
+            # A multipart upload can't refuse to overwrite.
+            obstore.put(self._store, path, data, use_multipart=False, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def _create_in_doubt(self, path: str, data: bytes) -> bool:
+        """Create an object that was absent just now, and learn from it."""
+        assert self._doubted is not None
+        try:
+            if not self._create(path, data):
+                _honours[self._doubted] = True
+                return False
+        except (NotSupportedError, NotImplementedError, GenericError) as error:
+            if isinstance(error, GenericError) and _NOT_IMPLEMENTED not in str(error):
+                raise
+            _honours[self._doubted] = False
+            self.put(path, data)
+            return True
+        # It is created, whatever comes of the second time.
+        with suppress(BaseError):
+            _honours[self._doubted] = not self._create(path, data)
+        return True
+
+    @contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        with super()._errors(path):
+            try:
+                yield
+            except (BaseError, FileNotFoundError) as error:
+                # Servers tell the key that they refuse.
+                error.args = (masked(str(error), self._secrets),)
+                raise
+
+
+def _meta(found: "Found") -> ObjectMeta:
+    modified_ms = (found["last_modified"] - _EPOCH) // timedelta(milliseconds=1)
+    return ObjectMeta(found["path"], found["size"], modified_ms)

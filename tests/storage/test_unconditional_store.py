@@ -1,0 +1,110 @@
+"""A store that ignores `If-None-Match` loses commits of deltalake, and none of ours.
+
+That is why a commit is decided in SQL, and `_delta_log` is only told.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+import delkalakedb as dk
+from delkalakedb.mirror.publish import publish
+from delkalakedb.model.actions import Add, Format, Metadata, Protocol
+from delkalakedb.model.txnlog import Reads, Staged
+from delkalakedb.storage import FileTxnLogReader, open_store
+from stores import Place
+
+WRITERS = 8
+ROUNDS = 6
+EACH = 3
+SCHEMA = (
+    '{"type":"struct","fields":'
+    '[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
+)
+shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
+
+
+def append(location: str, options: dict[str, str], number: int) -> int:
+    """Append with plain deltalake; how many commits it says it made."""
+    rows = pa.table({"a": [number]})
+    try:
+        write_deltalake(location, rows, mode="append", storage_options=options)
+    except (DeltaError, OSError):
+        return 0
+    return 1
+
+
+def lost(place: Place, number: int) -> bool:
+    """Whether a table that is appended to at once lacks a commit that was made."""
+    location, options = f"{place.location}/{number}", place.storage_options
+    write_deltalake(location, pa.table({"a": [0]}), storage_options=options)
+    with ThreadPoolExecutor(WRITERS) as pool:
+        made = sum(pool.map(partial(append, location, options), range(WRITERS)))
+    try:
+        files = DeltaTable(location, storage_options=options).file_uris()
+    except (DeltaError, OSError):
+        # Two commits into one file, and nobody can read it.
+        return True
+    return len(files) < 1 + made
+
+
+def test_plain_deltalake_loses_commits_that_it_reported(careless_s3):
+    assert any(lost(careless_s3, number) for number in range(ROUNDS))
+
+
+def test_plain_deltalake_loses_nothing_where_the_header_is_honoured(s3):
+    assert not lost(s3, 0)
+
+
+def create(catalog: dk.Catalog, location: str) -> None:
+    metadata = Metadata(
+        id="00000000-0000-0000-0000-000000000001",
+        format=Format(provider="parquet", options={}),
+        schema_string=SCHEMA,
+        partition_columns=[],
+        configuration={},
+    )
+    first = [Protocol(min_reader_version=1, min_writer_version=2), metadata]
+    catalog.commit(Staged("t", first, location=location))
+
+
+def commit(uri: str, writer: int) -> dict[int, str]:
+    """Append files through a catalog; the path that each version brought."""
+    made = {}
+    with dk.connect(uri) as catalog:
+        for number in range(EACH):
+            path = f"{writer}-{number}.parquet"
+            add = Add(
+                path=path,
+                partition_values={},
+                size=1,
+                modification_time=1,
+                data_change=True,
+            )
+            (committed,) = catalog.commit(Staged("t", [add], Reads(0)))
+            made[committed.version] = path
+    return made
+
+
+@shared
+def test_catalog_has_every_version_once_in_the_log(catalog, catalog_uri, careless_s3):
+    location, options = careless_s3.location, careless_s3.storage_options
+    create(catalog, location)
+    with ThreadPoolExecutor(WRITERS) as pool:
+        made = [*pool.map(partial(commit, catalog_uri), range(WRITERS))]
+    publish(catalog, "t", options)
+
+    paths = {version: path for part in made for version, path in part.items()}
+    assert sorted(paths) == [*range(1, WRITERS * EACH + 1)]
+    log = FileTxnLogReader(open_store(location, options))
+    for version, path in paths.items():
+        adds = [a.path for a in log.commit(version) if isinstance(a, Add)]
+        assert adds == [path]
+    table = DeltaTable(location, storage_options=options)
+    assert table.version() == len(paths)
+    read = {uri.rpartition("/")[2] for uri in table.file_uris()}
+    assert read == set(paths.values())
