@@ -5,8 +5,6 @@ renumbered, no conflict rule applies, and its commitInfo stays word for word. It
 to be the next version after the last published one, and one that can be honoured here.
 """
 
-import os
-import socket
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -20,7 +18,7 @@ from delkalakedb.catalog.backend import Insert, Run, Session, Write
 from delkalakedb.catalog.catalog import Catalog
 from delkalakedb.catalog.commit import Actor, ByKind, LiveFile, commit_writes
 from delkalakedb.catalog.head import FILES_PER_TABLE, Head, parse_head
-from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
+from delkalakedb.catalog.outbox import Lease, Outbox
 from delkalakedb.catalog.ratify import CLIENT
 from delkalakedb.catalog.rebased import advanced
 from delkalakedb.catalog.rows import file_columns, hash_path, remove_fields
@@ -66,8 +64,11 @@ def hold_mirror(catalog: Catalog, name: str) -> Iterator[Lease]:
     Waits a bounded time (`mirror.wait`) for who has it now.
     """
     outbox = Outbox(catalog.backend)
-    deadline = time.monotonic() + catalog.settings.mirror.wait
-    while not isinstance(lease := _take(catalog, name), Lease):
+    settings = catalog.settings.mirror
+    deadline = time.monotonic() + settings.wait
+    while not isinstance(
+        lease := outbox.take(name, settings.lease, early=True, settling=True), Lease
+    ):
         if time.monotonic() > deadline:
             owner = lease.lease_owner or "someone"
             raise MirrorError(f"{name}: {owner} is at work on the log; try again")
@@ -76,21 +77,6 @@ def hold_mirror(catalog: Catalog, name: str) -> Iterator[Lease]:
         yield lease
     finally:
         outbox.release(lease)
-
-
-def _take(catalog: Catalog, name: str) -> Lease | Mirror:
-    lasts_s = catalog.settings.mirror.lease
-    expires = time.monotonic() + lasts_s
-    params = {
-        "name": name,
-        "owner": f"{socket.gethostname()}/{os.getpid()}",
-        "now_ms": int(time.time() * 1000),
-        "lease_ms": int(lasts_s * 1000),
-    }
-    with catalog.backend.writing() as session:
-        taken = session.query("hold_mirror", params)
-    mirror = Outbox(catalog.backend).load(name)
-    return Lease(mirror, taken[0][0], expires, lasts_s) if taken else mirror
 
 
 def adopt_entry(catalog: Catalog, lease: Lease, entry: Entry) -> None:

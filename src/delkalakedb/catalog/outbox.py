@@ -83,16 +83,23 @@ class Outbox:
                 _mirror(row) for row in session.query("load_mirrors", {"name": None})
             ]
 
-    def take(self, name: str, lasts_s: float, *, early: bool = False) -> Lease | Mirror:
+    def take(
+        self, name: str, lasts_s: float, *, early: bool = False, settling: bool = False
+    ) -> Lease | Mirror:
         """The lease; or, if it can't be had, the mirror as it is.
 
-        After a failure it can be had when it is time to try again, or `early`.
+        After a failure it can be had when it is time to try again, or `early`; that of
+        a diverged table only for `settling` that.
         """
         expires = time.monotonic() + lasts_s
-        statements = self._backend.statements
-        span = _span(lasts_s)
-        due_ms = _ANY_TIME if early else span["now_ms"]
-        take = {"name": name, "owner": _OWNER, "due_ms": due_ms, **span}
+        statements, span = self._backend.statements, _span(lasts_s)
+        take: dict[str, object] = {
+            "name": name,
+            "owner": _OWNER,
+            "due_ms": _ANY_TIME if early else span["now_ms"],
+            "settling": int(settling),
+            **span,
+        }
         with self._backend.writing(durable=False) as session:
             taken, rows = session.query_many(
                 [
@@ -143,12 +150,18 @@ class Outbox:
         self._write(Run("mark_failed", failed), Run("release_lease", _key(lease)))
 
     def mark_diverged(
-        self, mirror: Mirror, published: int, error: str, lease: Lease | None = None
+        self,
+        mirror: Mirror,
+        error: str,
+        *,
+        published: int | None = None,
+        lease: Lease | None = None,
     ) -> None:
         """Someone else's commit follows the published version, if that is still so."""
+        followed = mirror.published_version if published is None else published
         params = {
             "table_id": mirror.table_id,
-            "published_version": published,
+            "published_version": followed,
             "error": error,
             "fence": None if lease is None else lease.fence,
         }

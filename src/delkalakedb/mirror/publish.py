@@ -143,7 +143,9 @@ class _Publication:
             mirror = self._outbox.load(mirror.name)
             return Published(mirror, mirror.published_version)
         except DivergedError as error:
-            self._outbox.mark_diverged(mirror, self._published, str(error), self._lease)
+            self._outbox.mark_diverged(
+                mirror, str(error), published=self._published, lease=self._lease
+            )
             raise
         except StorageError as error:
             self._fail(error)

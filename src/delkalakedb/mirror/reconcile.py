@@ -154,7 +154,8 @@ class Reconciler:
                 make_checkpoint(catalog, done.mirror, due, self._stores(mirror))
             if foreign and (found := find_foreign(catalog, name, self._stores(mirror))):
                 error = DivergedError(foreign_message(name, found[0].path))
-                self._outbox.mark_diverged(mirror, found[0].version - 1, str(error))
+                published = found[0].version - 1
+                self._outbox.mark_diverged(mirror, str(error), published=published)
                 raise error
         except DivergedError as error:
             log_event(_log, logging.ERROR, str(error), event="diverged", table=name)

@@ -84,14 +84,7 @@ def _number_entries(
 ) -> Iterator[Entry]:
     limit = _LIMITS[wanted]
     classes: dict[float, int] = {}
-    given: Any
-    for given in stats:
-        try:
-            lo, hi = given.min_values[name], given.max_values[name]
-            has_null = _has_null(given.null_count[name], given.num_records)
-        except (AttributeError, KeyError, TypeError):
-            yield slow(given)
-            continue
+    for given, lo, hi, has_null in _pairs(name, stats):
         if (
             has_null is not None
             and type(lo) is type(hi) is wanted
@@ -112,16 +105,9 @@ def _time_entries(
     stats: Sequence[Stats | None],
     slow: Callable[[Stats | None], Entry],
 ) -> Iterator[Entry]:
-    given: Any
     limit = _LIMITS[int]
-    for given in stats:
-        try:
-            lo = lower(given.min_values[name], type_name)
-            hi = upper(given.max_values[name], type_name)
-            has_null = _has_null(given.null_count[name], given.num_records)
-        except (AttributeError, KeyError, TypeError):
-            yield slow(given)
-            continue
+    for given, least, greatest, has_null in _pairs(name, stats):
+        lo, hi = lower(least, type_name), upper(greatest, type_name)
         if (
             has_null is not None
             and type(lo) is type(hi) is int
@@ -137,14 +123,7 @@ def _text_entries(
     stats: Sequence[Stats | None],
     slow: Callable[[Stats | None], Entry],
 ) -> Iterator[Entry]:
-    given: Any
-    for given in stats:
-        try:
-            lo, hi = given.min_values[name], given.max_values[name]
-            has_null = _has_null(given.null_count[name], given.num_records)
-        except (AttributeError, KeyError, TypeError):
-            yield slow(given)
-            continue
+    for given, lo, hi, has_null in _pairs(name, stats):
         if (
             has_null is not None
             and type(lo) is type(hi) is str
@@ -156,6 +135,20 @@ def _text_entries(
             yield lo, hi, text_class(lo, hi), has_null
         else:
             yield slow(given)
+
+
+def _pairs(
+    name: str, stats: Sequence[Stats | None]
+) -> Iterator[tuple[Stats | None, Any, Any, bool | None]]:
+    """A column's minimum, maximum and nulls in each file, where they are plain."""
+    given: Any
+    for given in stats:
+        try:
+            lo, hi = given.min_values[name], given.max_values[name]
+            has_null = _has_null(given.null_count[name], given.num_records)
+        except (AttributeError, KeyError, TypeError):
+            lo = hi = has_null = None
+        yield given, lo, hi, has_null
 
 
 def _has_null(nulls: Any, rows: Any) -> bool | None:

@@ -1,13 +1,5 @@
 -- Statements shared by all engines: commits that others made in the log.
 
--- name: hold_mirror
--- The lease on a table's log for who settles what is in it, diverged or not.
-UPDATE dl_mirrors
-SET lease_owner = :owner, lease_until_ms = :now_ms + :lease_ms, fence = fence + 1
-WHERE table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
-    AND (lease_until_ms IS NULL OR lease_until_ms <= :now_ms)
-RETURNING fence
-
 -- name: load_transaction_ids
 -- Which transactions ratified the versions after one.
 SELECT v.version, v.transaction_id

@@ -19,7 +19,8 @@ ORDER BY t.name
 UPDATE dl_mirrors
 SET lease_owner = :owner, lease_until_ms = :now_ms + :lease_ms, fence = fence + 1
 WHERE table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
-    AND state <> 'diverged' AND (next_try_ms IS NULL OR next_try_ms <= :due_ms)
+    AND (state <> 'diverged' OR :settling = 1)
+    AND (next_try_ms IS NULL OR next_try_ms <= :due_ms)
     AND (lease_until_ms IS NULL OR lease_until_ms <= :now_ms)
 RETURNING fence
 
