@@ -40,6 +40,8 @@ Stores = Callable[[Mirror], Store]
 
 # Versions that are loaded, published and marked together.
 _TOGETHER = 32
+# A request that hangs must end while the lease lasts: of that, half is always left.
+_PATIENCE = {"timeout": "15s", "retry_timeout": "10s"}
 _PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 
@@ -109,7 +111,10 @@ def foreign_message(name: str, path: str) -> str:
 
 def stores_with(storage_options: Mapping[str, str] | None = None) -> Stores:
     """The stores of tables; each the same one, with its connections, every time."""
-    options = tuple(sorted((storage_options or {}).items()))
+    given = dict(storage_options or {})
+    if not any("timeout" in key.lower() for key in given):
+        given |= _PATIENCE
+    options = tuple(sorted(given.items()))
     return lambda mirror: _open(mirror.location, options, os.getpid())
 
 
