@@ -58,7 +58,7 @@ LEASE_S = 0.3
 @contextmanager
 def brief(uri: str, **mirror: Any) -> Iterator[Catalog]:
     """A catalog whose leases expire soon and whose failures are tried again soon."""
-    retry = {"backoff_initial": 0.05, "backoff_max": 0.2}
+    retry = {"backoff_initial": 0.02, "backoff_max": 0.05}
     given = {"lease": LEASE_S, "poll": 0.02, "retry": retry, **mirror}
     with dk.connect(uri, mirror=given) as catalog:
         yield catalog
@@ -105,13 +105,11 @@ def reconciler_of(
     return reconciler
 
 
-def outlive(catalog: Catalog, name: str = "t", claims: bool = True) -> None:
-    """Wait until a lease has expired, and have the claim on a checkpoint expire."""
+def outlive(catalog: Catalog, name: str = "t") -> None:
+    """Wait until a table's lease and the claim on its checkpoint have expired."""
     mirror = Outbox(catalog.backend).load(name)
-    time.sleep(max(0, (mirror.lease_until_ms or 0) / 1000 - time.time()) + 0.002)
-    if claims:
-        with catalog.backend.writing() as session:
-            session.script(["UPDATE dl_mirrors SET checkpoint_until_ms = NULL"])
+    until_ms = max(mirror.lease_until_ms or 0, mirror.checkpoint_until_ms or 0)
+    time.sleep(max(0, until_ms / 1000 - time.time()) + 0.002)
 
 
 # --- what a mirror must be ----------------------------------------------------------
@@ -139,6 +137,22 @@ def check_mirror(
     checkpoint: int | None = None,
 ) -> None:
     """All that was ratified is in the log, once, and says the same to everybody."""
+    check_log(catalog, name, options=options, checkpoint=checkpoint)
+    table = catalog.table(name)
+    plain = DeltaTable(table.location, storage_options=dict(options or {}))
+    assert plain.version() == table.version
+    files = [uri.rpartition("/")[2] for uri in plain.file_uris()]
+    assert sorted(files) == paths(catalog, name)
+
+
+def check_log(
+    catalog: Catalog,
+    name: str = "t",
+    *,
+    options: Options | None = None,
+    checkpoint: int | None = None,
+) -> None:
+    """The same as far as we can tell ourselves."""
     published, ratified, location = catalog.mirror_state(name)
     assert published == ratified
     store = open_store(location, options)
@@ -153,10 +167,6 @@ def check_mirror(
     if checkpoint is not None:
         assert Outbox(catalog.backend).load(name).checkpoint_version == checkpoint
         assert read_last_checkpoint(store) == (checkpoint if checkpoint > 0 else None)
-    plain = DeltaTable(location, storage_options=dict(options or {}))
-    assert plain.version() == ratified
-    files = [uri.rpartition("/")[2] for uri in plain.file_uris()]
-    assert sorted(files) == paths(catalog, name)
 
 
 def log_names(store: Store) -> list[str]:

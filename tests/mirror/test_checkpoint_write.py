@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from actions import (
     DV,
@@ -21,6 +22,7 @@ from actions import (
     vector,
 )
 from checkpointing import STRUCT, TEXTLESS, V2, read_kind, read_rows, write_alone
+from deltalake import DeltaTable
 from histories import Model, Writers, outcomes_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -38,11 +40,13 @@ from delkalakedb.mirror.checkpoint import (
 from delkalakedb.model.actions import (
     UNSET,
     Action,
+    Add,
     DeletionVector,
     Format,
     Metadata,
     Protocol,
 )
+from delkalakedb.model.replay import Replay
 from delkalakedb.model.txnlog import Staged
 from delkalakedb.storage import FileTxnLogReader, open_store
 
@@ -80,6 +84,21 @@ def bare(value: Any) -> Any:
     return [bare(v) for v in value] if isinstance(value, list | tuple) else value
 
 
+def check_delta_rs(folder: Path, state: Replay) -> None:
+    """delta-rs finds the same files and transactions."""
+    table = DeltaTable(folder, version=state.version)
+    found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    sizes = sorted((f["path"], f["size_bytes"], f.get("min.x")) for f in found)
+    assert sizes == sorted((f.path, f.size, low(f)) for f in state.adds.values())
+    for app_id in ("app1", "app2"):
+        txn = state.txns.get(app_id)
+        assert table.transaction_version(app_id) == (txn.version if txn else None)
+
+
+def low(file: Add) -> int | None:
+    return json.loads(file.stats)["minValues"]["x"] if file.stats else None
+
+
 # ---- content
 
 
@@ -112,6 +131,7 @@ def test_history_behind_a_checkpoint_reads_as_the_catalog_has_it(
     assert (written.size, written.num_adds) == (others + len(kept), len(state.adds))
     for at in range(version, latest + 1):
         assert bare(view(reader(folder), at)) == bare(view(catalog.log(name), at))
+        check_delta_rs(folder, model.tables[name].states[at])
 
 
 def test_checkpoint_written_twice_has_the_same_content(

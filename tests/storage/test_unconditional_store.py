@@ -12,10 +12,12 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 import delkalakedb as dk
+from delkalakedb import transaction
 from delkalakedb.mirror.publish import publish
 from delkalakedb.model.actions import Add, Format, Metadata, Protocol
 from delkalakedb.model.txnlog import Reads, Staged
 from delkalakedb.storage import FileTxnLogReader, open_store
+from delkalakedb.storage.segment import commit_path
 from stores import Place
 
 WRITERS = 8
@@ -72,8 +74,11 @@ def create(catalog: dk.Catalog, location: str) -> None:
     catalog.commit(Staged("t", first, location=location))
 
 
-def commit(uri: str, writer: int) -> dict[int, str]:
-    """Append files through a catalog; the path that each version brought."""
+def commit(uri: str, options: dict[str, str] | None, writer: int) -> dict[int, str]:
+    """Append files through a catalog; the path that each version brought.
+
+    With storage options the writer publishes them, too.
+    """
     made = {}
     with dk.connect(uri) as catalog:
         for number in range(EACH):
@@ -85,22 +90,34 @@ def commit(uri: str, writer: int) -> dict[int, str]:
                 modification_time=1,
                 data_change=True,
             )
-            (committed,) = catalog.commit(Staged("t", [add], Reads(0)))
+            staged = Staged("t", [add], Reads(0))
+            if options is None:
+                (committed,) = catalog.commit(staged)
+            else:
+                (committed,) = transaction.commit(
+                    catalog, staged, storage_options=options
+                )
             made[committed.version] = path
     return made
 
 
-@shared
-def test_catalog_has_every_version_once_in_the_log(catalog, catalog_uri, careless_s3):
-    location, options = careless_s3.location, careless_s3.storage_options
-    create(catalog, location)
+def commit_at_once(uri: str, options: dict[str, str] | None) -> dict[int, str]:
+    """Have several writers append; the path that each version brought."""
     with ThreadPoolExecutor(WRITERS) as pool:
-        made = [*pool.map(partial(commit, catalog_uri), range(WRITERS))]
-    publish(catalog, "t", options)
-
+        made = [*pool.map(partial(commit, uri, options), range(WRITERS))]
     paths = {version: path for part in made for version, path in part.items()}
     assert sorted(paths) == [*range(1, WRITERS * EACH + 1)]
-    log = FileTxnLogReader(open_store(location, options))
+    return paths
+
+
+def check_log(place: Place, paths: dict[int, str]) -> None:
+    """The log has each version once, with the file that its writer was told of."""
+    location, options = place.location, place.storage_options
+    store = open_store(location, options)
+    listed = [meta.path for meta in store.list("_delta_log")]
+    commits = [path for path in listed if path.endswith(".json")]
+    assert commits == [commit_path(version) for version in (0, *sorted(paths))]
+    log = FileTxnLogReader(store)
     for version, path in paths.items():
         adds = [a.path for a in log.commit(version) if isinstance(a, Add)]
         assert adds == [path]
@@ -108,3 +125,23 @@ def test_catalog_has_every_version_once_in_the_log(catalog, catalog_uri, careles
     assert table.version() == len(paths)
     read = {uri.rpartition("/")[2] for uri in table.file_uris()}
     assert read == set(paths.values())
+
+
+@shared
+def test_catalog_has_every_version_once_in_the_log(catalog, catalog_uri, careless_s3):
+    create(catalog, careless_s3.location)
+    paths = commit_at_once(catalog_uri, None)
+    publish(catalog, "t", careless_s3.storage_options)
+
+    check_log(careless_s3, paths)
+
+
+def test_writers_that_publish_at_once_lose_and_double_nothing(
+    catalog, catalog_uri, careless_s3
+):
+    create(catalog, careless_s3.location)
+    paths = commit_at_once(catalog_uri, careless_s3.storage_options)
+    # Who waited too long for the others has left it to them.
+    publish(catalog, "t", careless_s3.storage_options)
+
+    check_log(careless_s3, paths)

@@ -1,5 +1,6 @@
 """The stand-in for deltalake's `RawDeltaTable` that answers from SQL."""
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import and_
 from types import SimpleNamespace
@@ -14,16 +15,24 @@ import pyarrow.dataset as ds
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.model.actions import known
 from delkalakedb.model.partition import parse_partition_value
+from delkalakedb.table.writes import SqlRawWrites
 
 __all__ = ["SqlRawTable"]
 
 
-class SqlRawTable:
+class SqlRawTable(SqlRawWrites):
     """A handle on one version of a table; loading moves it."""
 
-    def __init__(self, catalog: Catalog, name: str, version: int | None) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        name: str,
+        version: int | None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         self._catalog = catalog
         self._name = name
+        self._storage_options = storage_options
         self._snapshot: Snapshot = catalog.snapshot(name, version)
 
     def table_uri(self) -> str:

@@ -42,7 +42,7 @@ class DeltaTable(deltalake.DeltaTable):
         self._storage_options = storage_options
         self._catalog_uri = uri
         self._table = SqlRawTable(  # type: ignore[assignment]
-            _catalog(uri.catalog), require_table(uri), version
+            _catalog(uri.catalog), require_table(uri), version, storage_options
         )
 
     @property
