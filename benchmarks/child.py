@@ -1,4 +1,4 @@
-"""Tasks that need a process of their own: for its memory, or as one of many writers.
+"""Tasks that need a process of their own: for its memory, or as one of many.
 
 Each prints one JSON object. Usage: child.py TASK ARGUMENT...
 """
@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from measure import peak_bytes
@@ -40,6 +41,35 @@ def list_delta(path: str) -> dict[str, Any]:
     return _listed(lambda: deltalake.DeltaTable(path).get_add_actions())
 
 
+def checkpoint_catalog(uri: str, name: str, location: str) -> dict[str, Any]:
+    """Write the checkpoint of a table's latest version, once."""
+    import delkalakedb as dk
+    from delkalakedb.mirror.checkpoint import write_checkpoint
+    from delkalakedb.storage import open_store
+
+    store, now_ms = open_store(location), time.time_ns() // 1_000_000
+    with dk.connect(uri) as catalog:
+        version = catalog.snapshot(name).version
+        started = time.perf_counter()
+        written = write_checkpoint(catalog, name, version, store, now_ms)
+        seconds = time.perf_counter() - started
+    return {
+        "seconds": seconds,
+        "peak_bytes": peak_bytes(),
+        "size": written.size,
+        "size_bytes": written.size_bytes,
+    }
+
+
+def checkpoint_delta(path: str) -> dict[str, Any]:
+    """The same by deltalake, which has to open the table first."""
+    import deltalake
+
+    started = time.perf_counter()
+    deltalake.DeltaTable(path).create_checkpoint()
+    return {"seconds": time.perf_counter() - started, "peak_bytes": peak_bytes()}
+
+
 def write(uri: str, name: str, writer: str, seconds: str) -> dict[str, Any]:
     """Commit one add after the other for a time; starts when told to."""
     import tables
@@ -66,6 +96,43 @@ def write(uri: str, name: str, writer: str, seconds: str) -> dict[str, Any]:
             version = outcome.version
             versions.append(version)
     return {"versions": versions, "failures": failures}
+
+
+def pace(uri: str, names: str, rate: str, commits: str) -> dict[str, Any]:
+    """Commit one add at a time, each when it is due; a thread for each table."""
+    import tables
+
+    import delkalakedb as dk
+    from delkalakedb.model.txnlog import Reads, Staged
+    from delkalakedb.transaction import commit
+
+    writers = names.split(",")
+
+    def write_one(writer: int) -> int:
+        name = writers[writer]
+        version = catalog.snapshot(name).version
+        for i in range(writer, int(commits), len(writers)):
+            time.sleep(max(0.0, started + i / float(rate) - time.monotonic()))
+            added = tables.add(version + 1, tables.FILES_PER_DAY)
+            (outcome,) = commit(catalog, Staged(name, [added], Reads(version=version)))
+            version = outcome.version
+        return version
+
+    size = len(writers)
+    settings: dict[str, Any] = {"mirror": {"mode": "external"}, "pool": {"size": size}}
+    with dk.connect(uri, **settings) as catalog, ThreadPoolExecutor(size) as threads:
+        started = time.monotonic()
+        versions = list(threads.map(write_one, range(size)))
+        seconds = time.monotonic() - started
+    by_table = dict(zip(writers, versions, strict=True))
+    return {"versions": by_table, "rate": int(commits) / seconds}
+
+
+def reconcile(uri: str) -> dict[str, Any]:
+    """Publish what others commit, until SIGTERM."""
+    from delkalakedb import mirror
+
+    return {status.table: status.to_dict() for status in mirror.run(uri)}
 
 
 def _listed(action: Callable[[], Any]) -> dict[str, Any]:

@@ -106,6 +106,7 @@ class CutStore(FaultStore):
         return self._fault, 0.0
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("fault", ["refused", "lost", "doubled"])
 def test_any_single_request_that_goes_wrong_is_made_good(
     catalog_uri: str, tmp_path: Path, fault: str
@@ -146,6 +147,7 @@ def away() -> dict[str, str]:
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_REGION": "us-east-1",
         "AWS_ALLOW_HTTP": "true",
+        "max_retries": "1",
     }
 
 
@@ -159,7 +161,7 @@ def test_commit_stands_while_the_store_is_away(
 
     started = time.monotonic()
     commit_inline(catalog, "a", away)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 5
 
     assert paths(catalog) == ["a"]
     (told,) = status(catalog_uri)
@@ -256,6 +258,7 @@ def test_store_that_never_answers_is_given_up(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         options = away | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+        del options["max_retries"]
         started = time.monotonic()
         commit_inline(catalog, "a", options)
     # Before the lease is over: whoever has it next may put the same file.

@@ -1,0 +1,121 @@
+"""Measure checkpoints against deltalake's: python benchmarks/checkpoint.py --help.
+
+The plain table has a checkpoint of one commit ago, from which deltalake opens it.
+"""
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tables
+from bars import MILLION, Run, short
+from engines import ENGINES, Database, postgres_server
+from measure import run_child
+from report import render
+
+from delkalakedb.model.codec import encode_commit
+
+_REPEATS = 3
+_UNITS = {"k": 1000, "m": MILLION}
+
+
+def main() -> int:
+    """Run what was asked for; the exit status says whether every bar was met."""
+    options = _options()
+    runs: list[Run] = []
+    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
+    try:
+        with postgres_server("postgres" in options.engines):
+            for files in options.sizes:
+                peer = _build_peer(work / f"delta-{short(files)}", files)
+                for engine in options.engines:
+                    run = Run(engine, work, (files,), {files: peer}, (0, 0), 0, None)
+                    runs.append(run)
+                    _measure(run, files)
+    finally:
+        shutil.rmtree(work)
+    rows = [row for run in runs for row in run.rows]
+    print(render(rows))
+    return int(any(row.ok is False for row in rows))
+
+
+def _measure(run: Run, files: int) -> None:
+    database = run.database(f"checkpoint-{short(files)}")
+    _build(database, files)
+    ours, theirs = [], []
+    # In turns: a busy moment of the machine falls on both.
+    for _ in range(_REPEATS):
+        ours.append(_checkpoint_ours(run, database))
+        theirs.append(_checkpoint_theirs(run.delta[files]))
+    what, bar = f"{short(files)} files", f"checkpoint, {short(files)}"
+    run.report(bar, f"{what}, ours", _median(ours, "seconds"), "s")
+    run.report(bar, f"{what}, deltalake", _median(theirs, "seconds"), "s")
+    run.report(bar, f"{what}, ours", _median(ours, "peak_bytes") / 1e6, "MB")
+    run.report(bar, f"{what}, deltalake", _median(theirs, "peak_bytes") / 1e6, "MB")
+    run.report(bar, f"{what}, ours on disk", ours[0]["size_bytes"] / 1e6, "MB")
+    wanted = files == MILLION
+    ratio = _median(theirs, "seconds") / _median(ours, "seconds")
+    run.at_least(bar, "time, deltalake / ours", ratio, 1 if wanted else None)
+    ratio = _median(ours, "peak_bytes") / _median(theirs, "peak_bytes")
+    run.at_most(bar, "peak memory, ours / deltalake", ratio, 0.5 if wanted else None)
+
+
+def _checkpoint_ours(run: Run, database: Database) -> dict[str, Any]:
+    location = run.folder / "ours"
+    answer = run_child("checkpoint_catalog", database.uri, tables.NAME, location)
+    assert answer["size"] == run.largest + 3, answer
+    shutil.rmtree(location)
+    return answer
+
+
+def _checkpoint_theirs(peer: Path) -> dict[str, Any]:
+    log = peer / "_delta_log"
+    hint = (log / "_last_checkpoint").read_bytes()
+    answer = run_child("checkpoint_delta", peer)
+    # What exists already is not written again.
+    log.joinpath(f"{tables.BATCHES + 1:020}.checkpoint.parquet").unlink()
+    log.joinpath("_last_checkpoint").write_bytes(hint)
+    return answer
+
+
+def _build(database: Database, files: int) -> None:
+    with database.connect() as catalog:
+        tables.build_catalog(catalog, files)
+        version = catalog.snapshot(tables.NAME).version
+        catalog.commit(tables.append([tables.add(files, files)], version))
+    database.settle()
+
+
+def _build_peer(location: Path, files: int) -> Path:
+    tables.build_delta(location, files)
+    entry = location / "_delta_log" / f"{tables.BATCHES + 1:020}.json"
+    entry.write_bytes(encode_commit([tables.add(files, files)]))
+    return location
+
+
+def _median(answers: list[dict[str, Any]], name: str) -> float:
+    return float(statistics.median(answer[name] for answer in answers))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=_sizes, default=(100_000, MILLION))
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--work", type=Path, help="where databases go while it runs")
+    return parser.parse_args()
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(_size(part) for part in text.lower().split(","))
+
+
+def _size(text: str) -> int:
+    return int(text[:-1]) * _UNITS[text[-1]] if text[-1] in _UNITS else int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
