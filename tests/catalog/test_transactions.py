@@ -43,6 +43,33 @@ def test_commits_to_several_tables_are_one_transaction(catalog: Catalog) -> None
     assert (paths(catalog, "t"), paths(catalog, "u")) == ([], ["a", "b"])
 
 
+def test_each_commit_names_all_participants(catalog: Catalog) -> None:
+    catalog.commit(creation("t", A), creation("u", A))
+
+    catalog.commit(
+        staged(catalog, B, table="u"),
+        staged(catalog, remove(A), table="t"),
+        staged(catalog, add("c"), table="u"),
+    )
+
+    id_ = metadata().id
+    expected = [
+        {"tableId": id_, "version": 1},
+        {"tableId": id_, "version": 1},
+        {"tableId": id_, "version": 2},
+    ]
+    for name, version in (("t", 1), ("u", 1), ("u", 2)):
+        (info,) = catalog.snapshot(name, version).history(1)
+        assert info.commit_info["participants"] == expected
+
+
+def test_commit_to_one_table_names_no_participants(catalog: Catalog) -> None:
+    create(catalog)
+    commit(catalog, A)
+
+    assert "participants" not in catalog.snapshot("t").history(1)[0].commit_info
+
+
 def test_conflict_of_one_table_leaves_nothing_of_the_others(catalog: Catalog) -> None:
     catalog.commit(creation("t", A), creation("u", A))
     commit(catalog, remove(A), table="u")

@@ -37,11 +37,11 @@ from delkalakedb.mirror.foreign import (
 from delkalakedb.mirror.publish import publish
 from delkalakedb.model.actions import Action, CommitInfo, UnknownAction
 from delkalakedb.model.codec import encode_commit
-from delkalakedb.model.txnlog import Reads, Staged
+from delkalakedb.model.txnlog import Staged
 from delkalakedb.storage import FileTxnLogReader, Store, open_store
 from delkalakedb.storage.segment import commit_path
 from delkalakedb.uri import format_uri, parse_uri
-from delkalakedb.workspace import stage_append
+from delkalakedb.workspace import Operation, run
 
 HINT = "_delta_log/_last_checkpoint"
 
@@ -407,9 +407,10 @@ def test_discarded_commits_make_room_for_ours(
 
 def stage_ours(catalog: Catalog) -> None:
     """Ratify an append of row 5, and don't publish it."""
-    read, location = catalog.log("t").state(), catalog.table("t").location
-    actions = stage_append(location, read, rows(5), mode="append")
-    catalog.commit(Staged("t", actions, Reads(version=read.version)))
+    data, read = rows(5), catalog.snapshot("t")
+    write = {"data": data.to_reader(), "batch_schema": data.schema, "mode": "append"}
+    appended = run(read, Operation("append", lambda raw: raw.write(**write)))
+    catalog.commit(*appended.staged(read))
 
 
 def test_discard_leaves_our_own_checkpoints_and_hint(catalog: Catalog) -> None:

@@ -1,6 +1,6 @@
 """A staged commit made to fit the version it becomes. Pure: values in, values out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from delkalakedb.catalog.backend import Row
@@ -54,11 +54,17 @@ def advanced(head: Head, actions: ByKind, timestamp_ms: int) -> Head:
 
 
 def commit_info(
-    actions: ByKind, staged: Staged, head: Head, transaction_id: str
+    actions: ByKind,
+    staged: Staged,
+    head: Head,
+    transaction_id: str,
+    participants: Sequence[Mapping[str, object]] = (),
 ) -> CommitInfo:
     """The commitInfo with what only the commit itself knows."""
     configuration = known(head.metadata.configuration) or {}
     forced: dict[str, object] = {"txnId": transaction_id}
+    if participants:
+        forced["participants"] = participants
     if parse_properties(configuration).enable_in_commit_timestamps:
         forced["inCommitTimestamp"] = head.timestamp_ms
     defaults: dict[str, object] = {

@@ -1,6 +1,7 @@
 """The one SQL transaction of a ratification; `ratify.py` says what it promises."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -86,6 +87,7 @@ class Transaction:
         self._indexed_columns = indexed_columns
         self._tables: dict[str, _Table] = {}
         self._early: dict[str, list[Row]] = {}
+        self._participants: list[dict[str, object]] = []
         self._hashed: dict[int, dict[str, int]] = {}
         self._now_ms = int(time.time() * 1000)
 
@@ -94,7 +96,24 @@ class Transaction:
         if not staged:
             return ()
         self._lock(staged)
+        self._participants = self._find_participants(staged)
         return self._skipped(staged) or tuple(map(self._commit, staged))
+
+    def _find_participants(self, staged: Sequence[Staged]) -> list[dict[str, object]]:
+        """The versions that a transaction over several tables is going to make."""
+        if len({commit.table for commit in staged}) == 1:
+            return []
+        found: list[dict[str, object]] = []
+        made = Counter[str]()
+        for commit in staged:
+            table = self._tables[commit.table]
+            metadata = ByKind(commit.actions).one(Metadata)
+            if metadata is None and table.head is not None:
+                metadata = table.head.metadata
+            version = table.first_own + made[commit.table]
+            made[commit.table] += 1
+            found.append({"tableId": metadata and metadata.id, "version": version})
+        return found
 
     def _lock(self, staged: Sequence[Staged]) -> None:
         """Lock the tables and load what their first commits need, in one go."""
@@ -240,7 +259,7 @@ class Transaction:
         head, actions = rebased(previous, staged, self._now_ms)
         if gives_row_ids(head.protocol, head.metadata):
             actions = self._with_row_ids(staged, head, files)
-        actions.put(commit_info(actions, staged, head, self._id))
+        actions.put(commit_info(actions, staged, head, self._id, self._participants))
         if actions.of(Metadata):
             columns = revise(
                 head.stat_columns,

@@ -41,7 +41,7 @@ Stores = Callable[[Mirror], Store]
 # Versions that are loaded, published and marked together.
 _TOGETHER = 32
 # A request that hangs must end while the lease lasts: of that, half is always left.
-_PATIENCE = {"timeout": "15s", "retry_timeout": "10s"}
+_PATIENCE = {"timeout": "30s", "retry_timeout": "10s"}
 _PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 
