@@ -103,8 +103,8 @@ def pace(uri: str, names: str, rate: str, commits: str) -> dict[str, Any]:
     import tables
 
     import delkalakedb as dk
+    from delkalakedb.commits import commit
     from delkalakedb.model.txnlog import Reads, Staged
-    from delkalakedb.transaction import commit
 
     writers = names.split(",")
 

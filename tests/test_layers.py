@@ -19,9 +19,9 @@ LAYERS = (
     ("catalog", "storage"),
     ("mirror", "migrate"),
     ("workspace",),
-    ("transaction",),
+    ("commits",),
     ("table", "spark"),
-    (PUBLIC,),
+    (PUBLIC, "auto"),
     ("cli",),
     ("__main__",),
 )
@@ -115,7 +115,7 @@ def package(tmp_path: Path) -> Path:
     for unit in ("model", "catalog", "storage", "mirror", "table", "spark", "cli"):
         (root / unit).mkdir(parents=True)
     (root / "errors.py").touch()
-    (root / "transaction.py").touch()
+    (root / "commits.py").touch()
     return root
 
 
@@ -132,7 +132,7 @@ def package(tmp_path: Path) -> Path:
         ("catalog/x.py", "import delkalakedb.storage", "catalog imports storage"),
         ("storage/x.py", "import delkalakedb.catalog", "storage imports catalog"),
         ("table/x.py", "from delkalakedb.spark import a", "table imports spark"),
-        ("transaction.py", "import delkalakedb.table.a", "transaction imports table"),
+        ("commits.py", "import delkalakedb.table.a", "commits imports table"),
         ("errors.py", "import delkalakedb.uri", "errors imports uri"),
         ("model/x.py", "import delkalakedb.novel", "novel has no layer"),
         ("catalog/x.py", "import psycopg.rows", "imports psycopg"),
@@ -160,7 +160,7 @@ def test_broken_rule_is_reported(
         ("model/x.py", "from delkalakedb.errors import UriError"),
         ("model/x.py", "from . import codec\nfrom .codec import a\nimport json"),
         ("mirror/x.py", "import delkalakedb.catalog, delkalakedb.storage"),
-        ("table/x.py", "import delkalakedb.transaction\nimport deltalake"),
+        ("table/x.py", "import delkalakedb.commits\nimport deltalake"),
         ("cli/output.py", "import rich.table\nfrom delkalakedb import DeltaTable"),
         ("catalog/postgres.py", "import psycopg\nfrom ..model import codec"),
         ("__init__.py", "from delkalakedb.cli import main\nfrom .table import a"),

@@ -1,5 +1,6 @@
 """Delta Lake tables whose truth lives in SQL and whose commits reach `_delta_log`."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
     from delkalakedb.mirror.verify import verify_uri as verify
     from delkalakedb.model.tables import Commit, File, Table
     from delkalakedb.table import DeltaTable, write_deltalake
+    from delkalakedb.table.multi import Transaction, transaction
+    from delkalakedb.table.registration import register, unregister
     from delkalakedb.telemetry import JsonFormatter
 
 __all__ = [
@@ -19,7 +22,11 @@ __all__ = [
     "JsonFormatter",
     "Snapshot",
     "Table",
+    "Transaction",
     "connect",
+    "register",
+    "transaction",
+    "unregister",
     "verify",
     "write_deltalake",
 ]
@@ -33,7 +40,11 @@ _HOMES = {
     "JsonFormatter": "telemetry",
     "Snapshot": "catalog",
     "Table": "model.tables",
+    "Transaction": "table.multi",
     "connect": "catalog",
+    "register": "table.registration",
+    "transaction": "table.multi",
+    "unregister": "table.registration",
     "verify": "mirror.verify:verify_uri",
     "write_deltalake": "table",
 }
@@ -53,3 +64,7 @@ if not TYPE_CHECKING:  # a checker would take every name for one of ours
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if os.environ.get("DELKALAKEDB_REGISTER") == "1":
+    import_module(f"{__name__}.auto")

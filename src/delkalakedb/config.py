@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 ENV_CONFIG = f"{ENV_PREFIX}CONFIG"
+_NO_SETTINGS = {ENV_CONFIG, f"{ENV_PREFIX}REGISTER"}
 DEFAULT_FILE = "deltalakedb.toml"
 _ENV_TEST = f"{ENV_PREFIX}TEST_"
 _FROM_URI = {
@@ -151,7 +152,7 @@ def _env_values(env: Mapping[str, str]) -> _Values:
     values: _Values = {}
     for name in env:
         upper = name.upper()
-        ours = upper.startswith(ENV_PREFIX) and upper != ENV_CONFIG
+        ours = upper.startswith(ENV_PREFIX) and upper not in _NO_SETTINGS
         if ours and not upper.startswith(_ENV_TEST):
             key = upper.removeprefix(ENV_PREFIX).lower().replace(ENV_NESTED, ".")
             values |= _flatten({key: env[name]}, f"environment variable {name}")

@@ -15,7 +15,7 @@ from delkalakedb.mirror import deliver as delivery
 from delkalakedb.mirror.publish import Stores, publish, publish_table, stores_with
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.local import LocalStore
-from delkalakedb.transaction import commit as deliver
+from delkalakedb.commits import commit as deliver
 
 
 @pytest.fixture

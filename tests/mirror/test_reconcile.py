@@ -18,7 +18,7 @@ import delkalakedb as dk
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.mirror import LagAlert, MirrorStatus, Reconciler
 from delkalakedb.mirror.background import drain
-from delkalakedb.transaction import commit as deliver
+from delkalakedb.commits import commit as deliver
 
 FOREIGN = '{"commitInfo":{"operation":"WRITE"}}\n'
 

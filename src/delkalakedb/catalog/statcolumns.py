@@ -16,7 +16,7 @@ from delkalakedb.model.indexing import Entry, index_entries, partition_entries
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.schema import Column, parse_schema
 from delkalakedb.model.stats import Stats
-from delkalakedb.model.values import Kind, kind_of
+from delkalakedb.model.values import TIMES, Kind, kind_of
 
 __all__ = [
     "TABLES",
@@ -63,10 +63,10 @@ def parse_columns(text: str) -> tuple[StatColumn, ...]:
 
 def unit_of(column: Column) -> str | None:
     """What a column's stored bounds count; they compare only within one unit."""
-    if column.type == "date" or column.type.startswith("timestamp"):
-        return column.type
     kind = kind_of(column.type)
-    return None if kind is None else kind.value
+    if kind is None or column.type in ("date", *TIMES):
+        return None if kind is None else column.type
+    return kind.value
 
 
 def revise(

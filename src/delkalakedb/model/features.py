@@ -58,8 +58,9 @@ def _prefix(name: str) -> Callable[[Metadata], bool]:
     )
 
 
-def _in_schema(word: str) -> Callable[[Metadata], bool]:
-    return lambda metadata: word in schema_words(metadata.schema_string)
+def _in_schema(*words: str) -> Callable[[Metadata], bool]:
+    wanted = frozenset(words)
+    return lambda metadata: not wanted.isdisjoint(schema_words(metadata.schema_string))
 
 
 _ALL = (
@@ -123,6 +124,12 @@ _ALL = (
         "a type: the staging engine reads and writes it",
         reader=True,
         active=_in_schema("timestamp_ntz"),
+    ),
+    Feature(
+        "timestampNanos",
+        "types of delta-rs: the staging engine reads and writes them",
+        reader=True,
+        active=_in_schema("timestamp_nanos", "timestamp_nanos_ntz"),
     ),
     Feature("domainMetadata", "all domains are kept"),
     Feature("v2Checkpoint", "both kinds of checkpoint are understood", reader=True),
@@ -231,6 +238,8 @@ LEGACY = {
 
 # Types that a schema may hold only with one of these features.
 TYPES = {
+    "timestamp_nanos": frozenset({"timestampNanos"}),
+    "timestamp_nanos_ntz": frozenset({"timestampNanos"}),
     "timestamp_ntz": frozenset({"timestampNtz"}),
     "variant": frozenset({"variantType", "variantType-preview"}),
 }

@@ -28,6 +28,7 @@ SAFE_FEATURES = frozenset(
         "icebergCompatV3",
         "inCommitTimestamp",
         "rowTracking",
+        "timestampNanos",
         "timestampNtz",
         "typeWidening",
         "typeWidening-preview",

@@ -1,23 +1,35 @@
 """The stand-in for deltalake's `RawDeltaTable` that answers from SQL."""
 
+import os
+import re
 from collections.abc import Mapping
-from functools import reduce
-from operator import and_
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote
 
 import deltalake
 import msgspec
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
+from arro3.core import RecordBatchReader, Table
 
 from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import known
-from delkalakedb.model.partition import parse_partition_value
+from delkalakedb.model.addactions import add_actions
+from delkalakedb.model.properties import parse_properties
+from delkalakedb.storage import canonical_location
+from delkalakedb.table.dataset import dataset_files
+from delkalakedb.table.files import Files, load_files
+from delkalakedb.table.real import Real, open_changes, open_real
 from delkalakedb.table.writes import SqlRawWrites
 
 __all__ = ["SqlRawTable"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RFC_3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
 
 
 class SqlRawTable(SqlRawWrites):
@@ -33,11 +45,12 @@ class SqlRawTable(SqlRawWrites):
         self._catalog = catalog
         self._name = name
         self._storage_options = storage_options
-        self._snapshot: Snapshot = catalog.snapshot(name, version)
+        self._real: Real | None = None
+        self._snapshot: Snapshot = self._load(_unsigned(version))
 
     def table_uri(self) -> str:
         """The storage location."""
-        return f"{self._snapshot.table.location}/"
+        return f"{canonical_location(self._snapshot.table.location)}/"
 
     def version(self) -> int:
         """The loaded version."""
@@ -49,11 +62,20 @@ class SqlRawTable(SqlRawWrites):
 
     def load_version(self, version: int) -> None:
         """Move to a version."""
-        self._snapshot = self._catalog.snapshot(self._name, version)
+        self._snapshot = self._load(_unsigned(version))
+
+    def load_with_datetime(self, text: str) -> None:
+        """Move to the version of a time; the oldest one where it is too old."""
+        log, timestamp_ms = self._catalog.log(self._name), _parse_time_ms(text)
+        try:
+            version = log.version_at(timestamp_ms)
+        except VersionNotFoundError:
+            version = log.head().first_version
+        self.load_version(version)
 
     def update_incremental(self) -> None:
         """Move to the newest version."""
-        self._snapshot = self._catalog.snapshot(self._name)
+        self._snapshot = self._load(None)
 
     @property
     def schema(self) -> deltalake.Schema:
@@ -82,60 +104,133 @@ class SqlRawTable(SqlRawWrites):
             known(protocol.reader_features) or None,
         )
 
+    def table_config(self) -> tuple[bool, int, bool]:
+        """What deltalake says of its own defaults."""
+        return False, 4 * (os.cpu_count() or 1), False
+
+    def get_num_index_cols(self) -> int:
+        """How many columns have statistics."""
+        return parse_properties(self._snapshot.metadata).data_skipping_num_indexed_cols
+
+    def get_stats_columns(self) -> list[str] | None:
+        """Which columns have statistics, where the table names them."""
+        named = parse_properties(self._snapshot.metadata).data_skipping_stats_columns
+        return None if named is None else [".".join(path) for path in named]
+
     def history(self, limit: int | None = None) -> tuple[int, list[str]]:
         """The loaded version, and commitInfo as JSON, newest first."""
-        commits = self._snapshot.history(limit)
+        commits = self._snapshot.history(_unsigned(limit))
         infos = [msgspec.json.encode(c.commit_info).decode() for c in commits]
         return self.version(), infos
 
+    def transaction_version(self, app_id: str) -> int | None:
+        """The newest version that an application recorded."""
+        return self._snapshot.txn_version(app_id)
+
+    def files(self, predicate: Any = None) -> list[str]:
+        """The files: where they are, or within the table where filtered."""
+        files = self.load_files(predicate)
+        return files.uris() if predicate is None else files.paths()
+
     def file_uris(self, predicate: Any = None) -> list[str]:
         """Where the files are."""
-        return [self.table_uri() + path for path in self._paths(predicate)]
+        return self.load_files(predicate).uris()
 
     def get_add_file_sizes(self) -> dict[str, int]:
         """The size of each file."""
-        files = self._files()
-        paths = map(unquote, files["path"].to_pylist())
-        return dict(zip(paths, files["size_bytes"].to_pylist(), strict=True))
+        return self.load_files().sizes()
+
+    def get_add_actions(self, flatten: bool = False) -> Table:
+        """The files with their statistics in typed columns."""
+        batches = self.load_files().table.to_batches()
+        actions = add_actions(batches, self._snapshot.metadata, flatten=flatten)
+        return Table.from_arrow(actions)
+
+    def get_active_partitions(
+        self, predicate: Any = None
+    ) -> frozenset[frozenset[tuple[str, str | None]]]:
+        """The partitions that have files."""
+        self._check_columns(predicate)
+        return self.load_files(predicate).partitions()
 
     def dataset_partitions(
         self, schema: pa.Schema, predicate: Any = None
     ) -> list[tuple[str, Any]]:
-        """The files for a pyarrow dataset, each with its partition's values."""
-        table = self._snapshot.table
-        types = {field.name: field.type for field in table.schema.fields}
-        columns = [
-            (name, types[name], schema.field(name).type)
-            for name in table.partition_columns
-        ]
-        files = self._files(predicate)
-        return [
-            (unquote(path), _partition(msgspec.json.decode(values), columns))
-            for path, values in zip(
-                files["path"].to_pylist(),
-                files["partition_values"].to_pylist(),
-                strict=True,
-            )
-        ]
+        """The files for a pyarrow dataset, each with what holds for all its rows."""
+        return dataset_files(self.load_files(predicate), schema)
 
-    def _paths(self, predicate: Any) -> list[str]:
-        return [unquote(path) for path in self._files(predicate)["path"].to_pylist()]
-
-    def _files(self, predicate: Any = None) -> pa.Table:
-        return self._snapshot.files(predicate).read_all()
-
-
-def _partition(
-    values: dict[str, str | None], columns: list[tuple[str, str, pa.DataType]]
-) -> ds.Expression | None:
-    """The condition that a file's rows meet, from which their values are read."""
-    conditions = []
-    for name, kind, arrow_type in columns:
-        value = parse_partition_value(values.get(name), kind)
-        column = ds.field(name)
-        conditions.append(
-            column.is_null()
-            if value is None
-            else column == pa.scalar(value, arrow_type)
+    def count(self) -> int:
+        """The rows, as far as the files' statistics say."""
+        return sum(
+            pc.sum(batch["num_records"]).as_py() or 0
+            for batch in self._snapshot.files()
         )
-    return reduce(and_, conditions) if conditions else None
+
+    def load_files(self, predicate: Any = None) -> Files:
+        """The files, or those that may hold a row that matches."""
+        return load_files(self._snapshot, predicate)
+
+    def scan(
+        self, columns: list[str] | None = None, predicate: str | None = None
+    ) -> RecordBatchReader:
+        """The rows, read by delta-rs."""
+        real = self.real()
+        return real.keeping(real.raw.scan(columns=columns, predicate=predicate))
+
+    def load_cdf(self, **options: Any) -> RecordBatchReader:
+        """The changes of a range of versions, read by delta-rs."""
+        real = self.real()
+        if real.folder is not None:
+            since = options.get("starting_version") or 0
+            real = open_changes(self._catalog, self._snapshot, since)
+        return real.keeping(real.raw.load_cdf(**options))
+
+    def deletion_vectors(self) -> RecordBatchReader:
+        """The rows to keep of each file that has a deletion vector."""
+        return self.real().deletion_vectors()
+
+    def __datafusion_table_provider__(self, session: Any = None) -> Any:
+        """The table for DataFusion; it stays at the loaded version."""
+        return self.real().lasting().__datafusion_table_provider__(session)
+
+    def real(self) -> Real:
+        """deltalake's own handle on the loaded version, never to be committed to."""
+        if self._real is None or self._real.version != self.version():
+            self._real = open_real(self._catalog, self._snapshot, self._storage_options)
+        return self._real
+
+    def _load(self, version: int | None) -> Snapshot:
+        return self._catalog.snapshot(self._name, version)
+
+    def _check_columns(self, predicate: Any) -> None:
+        if isinstance(predicate, list):
+            named = [column for filters in predicate for column, _, _ in filters]
+            schema = self._snapshot.table.schema
+            unknown = [name for name in named if schema.column(name) is None]
+            if unknown:
+                text = msgspec.json.encode(unknown).decode()
+                raise ValueError(
+                    f"Filters include columns that are not in table schema: {text}"
+                )
+
+
+def _unsigned(number: int | None) -> int | None:
+    """The number, as far as Rust and SQL both have it."""
+    if number is not None and number < 0:
+        raise OverflowError("can't convert negative int to unsigned")
+    if number is not None and number >= 2**63:
+        raise OverflowError("int too big to convert")
+    return number
+
+
+def _parse_time_ms(text: str) -> int:
+    if not _RFC_3339.fullmatch(text):
+        raise ValueError(
+            f"Failed to parse datetime string: {text!r} is not like "
+            "2026-01-31T12:30:00Z or 2026-01-31T12:30:00+02:00 (RFC 3339)"
+        )
+    try:
+        moment = datetime.fromisoformat(text.upper())
+    except ValueError as error:
+        raise ValueError(f"Failed to parse datetime string: {error}") from error
+    return (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -3,26 +3,36 @@
 Any other URI or path goes to deltalake itself, untouched.
 """
 
-from functools import cache
-from typing import Any
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, cast
 
 import deltalake
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
+from arro3.core.types import ArrowSchemaExportable
+from deltalake import CommitProperties, PostCommitHookProperties
 from deltalake.fs import DeltaStorageHandler
+from deltalake.table import (
+    _DEFAULT_TRUE,
+    FilePruningPredicateType,
+    FilterType,
+    _merge_deprecated_filters,
+)
 
-from delkalakedb.catalog import Catalog, connect
-from delkalakedb.catalog.backend import load_backend
-from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
-from delkalakedb.model.txnlog import Reads, Staged, State
-from delkalakedb.storage import canonical_location
+from delkalakedb.catalog import Catalog
+from delkalakedb.errors import TableNotFoundError
+from delkalakedb.model.txnlog import State
+from delkalakedb.table.create import create_deltalake
+from delkalakedb.table.dataset import make_dataset
+from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
-from delkalakedb.transaction import commit
-from delkalakedb.uri import Uri, is_deltasql, parse_uri, require_table
-from delkalakedb.workspace import stage_append
+from delkalakedb.table.write import write_deltalake
+from delkalakedb.uri import is_deltasql, parse_uri, require_table
 
 __all__ = ["DeltaTable", "write_deltalake"]
-
-_OF_THE_LOG = frozenset({"catalogManaged", "v2Checkpoint", "vacuumProtocolCheck"})
 
 
 class DeltaTable(deltalake.DeltaTable):
@@ -30,87 +40,140 @@ class DeltaTable(deltalake.DeltaTable):
 
     def __init__(
         self,
-        table_uri: str,
+        table_uri: str | Path | os.PathLike[str],
         version: int | None = None,
         storage_options: dict[str, str] | None = None,
-        **options: Any,
+        without_files: bool = False,
+        log_buffer_size: int | None = None,
+        skip_stats: bool = False,
     ) -> None:
+        """Open a table at a version, the latest by default.
+
+        Args:
+            table_uri: a `deltasql://` URI of a table, or what deltalake takes.
+            version: a number; for `deltasql://` also a time, as `load_as_version` has.
+            storage_options: of the table's object store.
+            without_files: deprecated by deltalake, and ignored.
+            log_buffer_size: deprecated by deltalake, and ignored.
+            skip_stats: deprecated by deltalake, and ignored.
+        """
         if not is_deltasql(table_uri):
-            super().__init__(table_uri, version, storage_options, **options)
+            super().__init__(
+                table_uri,
+                version,
+                storage_options,
+                without_files,
+                log_buffer_size,
+                skip_stats,
+            )
             return
-        uri = parse_uri(table_uri)
+        uri = parse_uri(str(table_uri))
+        at: Any = version
+        number = at if isinstance(at, int) else None
         self._storage_options = storage_options
         self._catalog_uri = uri
         self._table = SqlRawTable(  # type: ignore[assignment]
-            _catalog(uri.catalog), require_table(uri), version, storage_options
+            open_catalog(uri), require_table(uri), number, storage_options
         )
+        if at is not number:
+            self.load_as_version(at)
 
     @property
     def catalog_uri(self) -> str:
         """The `deltasql://` URI, without credentials."""
         return str(self._catalog_uri)
 
-    def to_pyarrow_dataset(self, *args: Any, **options: Any) -> Any:
-        """The table as a `pyarrow.dataset.Dataset`."""
+    @classmethod
+    def create(
+        cls,
+        table_uri: str | Path,
+        schema: deltalake.Schema | ArrowSchemaExportable,
+        mode: Literal["error", "append", "overwrite", "ignore"] = "error",
+        partition_by: list[str] | str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        configuration: Mapping[str, str | None] | None = None,
+        storage_options: dict[str, str] | None = None,
+        *args: Any,
+        commit_properties: CommitProperties | None = None,
+        post_commithook_properties: PostCommitHookProperties | None = None,
+        raise_if_key_not_exists: bool = cast(bool, _DEFAULT_TRUE),
+    ) -> Self:
+        """Create a table without rows; deltalake's has all arguments."""
+        options: dict[str, Any] = {
+            "commit_properties": commit_properties,
+            "post_commithook_properties": post_commithook_properties,
+            "raise_if_key_not_exists": raise_if_key_not_exists,
+        }
+        given = (mode, partition_by, name, description, configuration, storage_options)
+        if not is_deltasql(table_uri):
+            made: Any = super().create(table_uri, schema, *given, *args, **options)
+            return cast(Self, made)
+        if not isinstance(schema, deltalake.Schema):
+            schema = deltalake.Schema.from_arrow(schema)
+        columns = [partition_by] if isinstance(partition_by, str) else partition_by
+        create_deltalake(
+            str(table_uri),
+            schema,
+            columns or [],
+            mode,
+            bool(raise_if_key_not_exists),
+            name,
+            description,
+            configuration,
+            storage_options,
+            commit_properties,
+        )
+        return cls(table_uri, storage_options=storage_options)
+
+    @staticmethod
+    def is_deltatable(
+        table_uri: str | Path | os.PathLike[str],
+        storage_options: dict[str, str] | None = None,
+    ) -> bool:
+        """Whether there is such a table."""
+        if not is_deltasql(table_uri):
+            return deltalake.DeltaTable.is_deltatable(table_uri, storage_options)
+        uri = parse_uri(str(table_uri))
+        return _load_state(open_catalog(uri), require_table(uri)) is not None
+
+    def count(self) -> int:
+        """The rows, as far as the files' statistics say."""
         raw: Any = self._table
-        if options.get("filesystem") is None and isinstance(raw, SqlRawTable):
-            handler = DeltaStorageHandler(
-                self.table_uri,
-                self._storage_options,
-                raw.get_add_file_sizes(),
+        return raw.count() if isinstance(raw, SqlRawTable) else super().count()
+
+    def to_pyarrow_dataset(
+        self,
+        partitions: FilterType | None = None,
+        filesystem: str | pa_fs.FileSystem | None = None,
+        parquet_read_options: ds.ParquetReadOptions | None = None,
+        schema: pa.Schema | None = None,
+        as_large_types: bool = False,
+        file_pruning_predicate: FilePruningPredicateType | None = None,
+    ) -> ds.Dataset:
+        """The table as a `pyarrow.dataset.Dataset`; deltalake's has all arguments."""
+        raw: Any = self._table
+        if not isinstance(raw, SqlRawTable):
+            return super().to_pyarrow_dataset(
+                partitions,
+                filesystem,
+                parquet_read_options,
+                schema,
+                as_large_types,
+                file_pruning_predicate,
             )
-            options["filesystem"] = pa_fs.PyFileSystem(handler)
-        return _Scan(self).to_pyarrow_dataset(*args, **options)
-
-
-class _Scan(deltalake.DeltaTable):
-    """The table as its files have it: features of its log are none of a scan's."""
-
-    def __init__(self, table: deltalake.DeltaTable) -> None:
-        self.__dict__.update(vars(table))
-
-    def protocol(self) -> Any:
-        """The protocol without the features that files know nothing of."""
-        protocol = super().protocol()
-        features = protocol.reader_features
-        if features is not None:
-            features = [name for name in features if name not in _OF_THE_LOG]
-        return protocol._replace(reader_features=features)
-
-
-def write_deltalake(
-    table_or_uri: Any, data: Any, *, mode: Any = "error", **options: Any
-) -> None:
-    """Append to a table of the catalog, creating it on the first write."""
-    if isinstance(table_or_uri, DeltaTable) and hasattr(table_or_uri, "_catalog_uri"):
-        table_or_uri = table_or_uri._catalog_uri
-    elif not is_deltasql(table_or_uri):
-        deltalake.write_deltalake(table_or_uri, data, mode=mode, **options)
-        return
-    else:
-        table_or_uri = parse_uri(table_or_uri)
-    if mode not in ("append", "error", "ignore"):
-        raise DeltaError(f"mode={mode!r} isn't available for deltasql:// tables yet")
-    _append(table_or_uri, data, mode, options)
-
-
-def _append(uri: Uri, data: Any, mode: str, options: dict[str, Any]) -> None:
-    name = require_table(uri)
-    catalog = _catalog(uri.catalog)
-    state = _load_state(catalog, name)
-    if state is not None and mode == "error":
-        raise TableExistsError(f"{name}: A table already exists at {uri}")
-    if state is not None and mode == "ignore":
-        return
-    if state is None:
-        location = canonical_location(uri.location or catalog.default_location(name))
-        actions = stage_append(location, None, data, mode="append", **options)
-        staged = Staged(name, actions, location=location)
-    else:
-        location = catalog.table(name).location
-        actions = stage_append(location, state, data, mode="append", **options)
-        staged = Staged(name, actions, Reads(version=state.version))
-    commit(catalog, staged)
+        predicate = _merge_deprecated_filters(
+            "partitions", partitions, file_pruning_predicate
+        )
+        files = raw.load_files(self._encode_file_pruning_predicate(predicate))
+        if schema is None:
+            schema = pa.schema(self.schema().to_arrow(as_large_types=as_large_types))
+        if not filesystem:
+            handler = DeltaStorageHandler(
+                self.table_uri, self._storage_options, files.sizes()
+            )
+            filesystem = pa_fs.PyFileSystem(handler)
+        return make_dataset(files, schema, filesystem, parquet_read_options)
 
 
 def _load_state(catalog: Catalog, name: str) -> State | None:
@@ -118,13 +181,3 @@ def _load_state(catalog: Catalog, name: str) -> State | None:
         return catalog.log(name).state()
     except TableNotFoundError:
         return None
-
-
-def _catalog(uri: Uri) -> Catalog:
-    # A relative path names another database in another working directory.
-    return _opened(uri, load_backend(uri.engine).identity(uri))
-
-
-@cache
-def _opened(uri: Uri, identity: tuple[object, ...]) -> Catalog:
-    return connect(uri)

@@ -1,5 +1,15 @@
 """Private Delta tables in which unmodified delta-rs does one operation for us."""
 
-from delkalakedb.workspace.append import stage_append
+from delkalakedb.workspace.features import split_properties
+from delkalakedb.workspace.operation import Captured, Operation
+from delkalakedb.workspace.runner import run, run_new
+from delkalakedb.workspace.spool import Spool
 
-__all__ = ["stage_append"]
+__all__ = [
+    "Captured",
+    "Operation",
+    "Spool",
+    "run",
+    "run_new",
+    "split_properties",
+]

@@ -1,0 +1,7 @@
+"""Importing this module registers: `import delkalakedb.auto`."""
+
+from delkalakedb.table.registration import register
+
+__all__: list[str] = []
+
+register()

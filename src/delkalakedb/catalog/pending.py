@@ -1,0 +1,108 @@
+"""A table as a transaction sees it: a version, and the transaction's own commits."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delkalakedb.catalog.backend import Backend
+from delkalakedb.catalog.catalog import Filter, Snapshot
+from delkalakedb.catalog.commit import ByKind
+from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.rebased import advanced, empty_head
+from delkalakedb.catalog.rows import columns_to_batch, file_columns
+from delkalakedb.model.actions import Add, Remove, known
+from delkalakedb.model.predicate import Predicate
+from delkalakedb.model.prune import matcher
+from delkalakedb.model.stats import parse_stats
+from delkalakedb.model.txnlog import Staged
+
+__all__ = ["PendingSnapshot", "new_table"]
+
+
+class PendingSnapshot(Snapshot):
+    """A snapshot with staged commits on top of it.
+
+    `read_version` is the one that was ratified when the transaction looked.
+    """
+
+    def __init__(self, backend: Backend, head: Head, read_version: int) -> None:
+        super().__init__(backend, head)
+        self.read_version = read_version
+        self._base = head
+        # By path: a table has at most one live file at each.
+        self._added: dict[str, Add] = {}
+        self._gone: frozenset[str] = frozenset()
+        self._cleared = read_version < 0
+        self._ended = 0
+
+    @classmethod
+    def over(cls, snapshot: Snapshot) -> "PendingSnapshot":
+        """A snapshot without commits of one's own yet."""
+        return cls(snapshot._backend, snapshot._head, snapshot.version)
+
+    def then(self, staged: Staged, now_ms: int) -> "PendingSnapshot":
+        """The same after another commit."""
+        actions = ByKind(staged.actions)
+        after = PendingSnapshot(self._backend, self._head, self.read_version)
+        after._base = self._base
+        after._cleared = self._cleared or staged.remove_all
+        after._added = {} if staged.remove_all else dict(self._added)
+        removed = {remove.path for remove in actions.of(Remove)}
+        after._ended = self._ended + len(removed - self._added.keys())
+        for path in removed:
+            after._added.pop(path, None)
+        after._added |= {add.path: add for add in actions.of(Add)}
+        after._gone = self._gone | removed | after._added.keys()
+        head = advanced(self._head, actions, now_ms)
+        after._head = replace(head, num_files=after._count())
+        return after
+
+    def _count(self) -> int:
+        kept = 0 if self._cleared else self._base.num_files - self._ended
+        return kept + len(self._added)
+
+    def _files(self, where: Filter | None, schema: pa.Schema) -> pa.RecordBatchReader:
+        predicate = None if where is None else self._predicate(where)
+        batches = self._overlaid(predicate, schema)
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _overlaid(
+        self, predicate: Predicate | None, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        if not self._cleared:
+            base = Snapshot(self._backend, self._base)
+            gone = pa.array(self._gone, pa.string())
+            for batch in base._files(predicate, schema):
+                there = pc.invert(pc.is_in(batch["path"], value_set=gone))
+                yield batch.filter(there)
+        adds = list(self._matching(predicate))
+        if adds:
+            columns = _columns(adds, self.version)
+            yield columns_to_batch([columns[name] for name in schema.names], schema)
+
+    def _matching(self, predicate: Predicate | None) -> Iterator[Add]:
+        if predicate is None:
+            yield from self._added.values()
+            return
+        keep = matcher(predicate, self.metadata.partition_columns)
+        for add in self._added.values():
+            if keep(add.partition_values, known(add.stats)):
+                yield add
+
+
+def new_table(backend: Backend, staged: Staged, now_ms: int) -> PendingSnapshot:
+    """A table that the transaction itself creates."""
+    empty = PendingSnapshot(backend, empty_head(staged, -1, now_ms), -1)
+    return empty.then(staged, now_ms)
+
+
+def _columns(adds: Sequence[Add], version: int) -> dict[str, Sequence[Any]]:
+    stats = [parse_stats(known(add.stats)) for add in adds]
+    return file_columns(adds) | {
+        "num_records": [parsed.num_records if parsed else None for parsed in stats],
+        "added_version": [version] * len(adds),
+        "file_id": [-1] * len(adds),
+    }

@@ -1,0 +1,205 @@
+"""pyarrow datasets of a table's files.
+
+Each file comes with an expression that holds for all of its rows: its partition's
+values, and what its statistics say. pyarrow skips a file whose expression contradicts
+a filter, and drops from the filter what the expression makes certain.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, reduce
+from operator import and_
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from delkalakedb.catalog import Snapshot
+from delkalakedb.errors import ProtocolError
+from delkalakedb.model.actions import known
+from delkalakedb.model.addactions import add_actions
+from delkalakedb.model.partition import parse_partition_value
+from delkalakedb.model.properties import parse_properties
+from delkalakedb.table.files import Files
+
+__all__ = ["check_plain", "dataset_files", "make_dataset"]
+
+# Reader features that the files of a dataset know nothing of, or that pyarrow knows.
+_PLAIN = frozenset(
+    {
+        "catalogManaged",
+        "timestampNanos",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantType",
+        "variantType-preview",
+    }
+)
+# Statistics hold times cut to milliseconds.
+_CUT = pa.scalar(1_000, pa.duration("us"))
+# Statistics hold decimals as doubles, which are exact up to here.
+_EXACT_DIGITS = 15
+
+_Expressions = Sequence[ds.Expression | None]
+
+
+def make_dataset(
+    files: Files,
+    schema: pa.Schema,
+    filesystem: Any,
+    read_options: ds.ParquetReadOptions | None,
+) -> ds.FileSystemDataset:
+    """The dataset of some files."""
+    layout = ds.ParquetFileFormat(
+        read_options=read_options,
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True),
+    )
+    fragments = [
+        layout.make_fragment(path, filesystem, partition_expression=expression)
+        for path, expression in dataset_files(files, schema)
+    ]
+    encoded = layout.read_options.dictionary_columns or ()
+    fields = [
+        f.with_type(pa.dictionary(pa.int32(), f.type)) if f.name in encoded else f
+        for f in schema
+    ]
+    schema = pa.schema(fields, schema.metadata)
+    return ds.FileSystemDataset(fragments, schema, layout, filesystem)
+
+
+def dataset_files(
+    files: Files, schema: pa.Schema
+) -> list[tuple[str, ds.Expression | None]]:
+    """The files' names, each with what holds for all its rows."""
+    check_plain(files.snapshot)
+    columns = [_partitions(files, schema), *_statistics(files, schema)]
+    rows = zip(*columns, strict=True)
+    return list(zip(files.paths(), map(_joined, rows), strict=True))
+
+
+def check_plain(snapshot: Snapshot) -> None:
+    """Refuse a table whose files don't say by themselves what its rows are."""
+    protocol, name = snapshot.protocol, snapshot.table.name
+    odd = sorted({*(known(protocol.reader_features) or ())} - _PLAIN)
+    mode = parse_properties(snapshot.metadata).column_mapping_mode
+    if mode != "none" and "columnMapping" not in odd:
+        odd.append("columnMapping")
+    if odd or protocol.min_reader_version > 3:
+        needs = ", ".join(odd) or f"reader version {protocol.min_reader_version}"
+        raise ProtocolError(
+            f"{name}: its files can't be read as a pyarrow dataset, which knows "
+            f"nothing of {needs}; read the table with scan() or a QueryBuilder"
+        )
+
+
+def _joined(parts: Iterable[ds.Expression | None]) -> ds.Expression | None:
+    given = [part for part in parts if part is not None]
+    return reduce(and_, given) if given else None
+
+
+def _partitions(files: Files, schema: pa.Schema) -> _Expressions:
+    table = files.snapshot.table
+    types = {field.name: field.type for field in table.schema.fields}
+    columns = [
+        (name, types[name], schema.field(name).type) for name in table.partition_columns
+    ]
+    # Few distinct values stand for many files.
+    joined = cache(
+        lambda text: _joined(_equalities(msgspec.json.decode(text), columns))
+    )
+    return list(map(joined, files.table["partition_values"].to_pylist()))
+
+
+def _equalities(
+    values: dict[str, str | None], columns: list[tuple[str, str, pa.DataType]]
+) -> Iterator[ds.Expression]:
+    for name, kind, arrow_type in columns:
+        value = parse_partition_value(values.get(name), kind)
+        column = ds.field(name)
+        if value is None:
+            yield column.is_null()
+        else:
+            yield column == pa.scalar(value, arrow_type)
+
+
+def _statistics(files: Files, schema: pa.Schema) -> Iterator[_Expressions]:
+    metadata = files.snapshot.metadata
+    actions = add_actions(files.table.to_batches(), metadata).read_all()
+    if not actions.num_rows:
+        return
+    actions = actions.combine_chunks()
+    rows = actions["num_records"].chunk(0)
+    nulls, lows, highs = (
+        actions[name].chunk(0) for name in ("null_count", "min", "max")
+    )
+    bounded = {field.name for field in lows.type}
+    for name in _indexed(files, schema):
+        if nulls.type.get_field_index(name) < 0 or pa.types.is_nested(
+            nulls.field(name).type
+        ):
+            continue
+        kind, length = schema.field(name).type, len(rows)
+        lo = hi = pa.nulls(length, kind)
+        if name in bounded:
+            lo, hi = _bounds(lows.field(name), highs.field(name), kind)
+        yield _column(ds.field(name), lo, hi, _nullness(nulls.field(name), rows))
+
+
+def _indexed(files: Files, schema: pa.Schema) -> list[str]:
+    """The columns whose statistics are looked at, as deltalake chooses them."""
+    properties = parse_properties(files.snapshot.metadata)
+    named = properties.data_skipping_stats_columns
+    if named is not None:
+        names = {path[0] for path in named if len(path) == 1}
+        return [f.name for f in schema if f.name in names]
+    most = properties.data_skipping_num_indexed_cols
+    names = schema.names if most < 0 else schema.names[:most]
+    return [n for n in names if not pa.types.is_nested(schema.field(n).type)]
+
+
+def _bounds(lo: pa.Array, hi: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
+    """Bounds in a column's type, and none where they aren't any."""
+    if pa.types.is_decimal(kind) and kind.precision > _EXACT_DIGITS:
+        return pa.nulls(len(lo), kind), pa.nulls(len(hi), kind)
+    if pa.types.is_timestamp(hi.type):
+        hi = pc.add(hi, _CUT)
+    crossed = pc.greater(lo, hi)
+    sides = (pc.if_else(crossed, None, side) for side in (lo, hi))
+    try:
+        low, high = (side.cast(kind) for side in sides)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return pa.nulls(len(lo), kind), pa.nulls(len(hi), kind)
+    return low, high
+
+
+def _nullness(nulls: pa.Array, rows: pa.Array) -> list[bool | None]:
+    """Whether all of a file's values are null; None where some are, or may be."""
+    none = pc.equal(nulls, 0)
+    every = pc.and_(pc.equal(nulls, rows), pc.invert(none))
+    known_of = pc.if_else(every, True, pc.if_else(none, False, None))
+    return list(known_of.to_pylist())
+
+
+def _column(
+    field: ds.Expression, lo: pa.Array, hi: pa.Array, nullness: list[bool | None]
+) -> _Expressions:
+    is_null, is_valid = field.is_null(), field.is_valid()
+    found: list[ds.Expression | None] = []
+    for low, high, null in zip(lo, hi, nullness, strict=True):
+        if null:
+            found.append(is_null)
+            continue
+        sides = []
+        if low.is_valid:
+            sides.append(field >= low)
+        if high.is_valid:
+            sides.append(field <= high)
+        if null is None:
+            sides = [side | is_null for side in sides]
+        elif not sides:
+            # A bound says so, too: that no value is null.
+            sides.append(is_valid)
+        found.append(_joined(sides))
+    return found

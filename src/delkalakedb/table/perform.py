@@ -1,0 +1,103 @@
+"""Operations made true: run in a workspace, ratified, and run again where they lost."""
+
+import random
+import time
+from collections.abc import Mapping
+from typing import TypeVar
+
+from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.commits import ratify
+from delkalakedb.errors import CommitFailedError, DeltaError
+from delkalakedb.model.conflicts import Rule
+from delkalakedb.model.txnlog import Committed, Conflicted
+from delkalakedb.workspace import Captured, Operation, run
+
+__all__ = ["perform"]
+
+T = TypeVar("T")
+
+# Others, such as a changed schema, are for the caller to look at.
+_RUN_AGAIN = frozenset(
+    {
+        Rule.CONCURRENT_APPEND,
+        Rule.CONCURRENT_DELETE_READ,
+        Rule.CONCURRENT_DELETE_DELETE,
+        Rule.REMOVE_NOT_LIVE,
+        Rule.READ_EXPIRED,
+    }
+)
+
+
+def perform(
+    catalog: Catalog,
+    snapshot: Snapshot,
+    operation: Operation[T],
+    *,
+    retries: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> tuple[T, int | None]:
+    """What an operation returns, and the version it made, if any.
+
+    Args:
+        catalog: the table's catalog.
+        snapshot: the table as the caller sees it.
+        operation: what to run.
+        retries: how often to run it again on the newest version after it lost;
+            `concurrency.retries` by default.
+        storage_options: of the table's store.
+    """
+    concurrency = catalog.settings.concurrency
+    left = concurrency.retries if retries is None else retries
+    pause_s = concurrency.backoff_initial
+    captured = run(snapshot, operation, storage_options)
+    while True:
+        outcome = _ratified(catalog, captured, snapshot, storage_options)
+        if not isinstance(outcome, Conflicted):
+            return captured.result, outcome[-1].version if outcome else None
+        latest = catalog.snapshot(snapshot.table.name)
+        if not left or not _may_run_again(outcome, snapshot, latest):
+            captured.discard()
+            raise _lost(operation, snapshot, outcome)
+        left -= 1
+        time.sleep(pause_s * random.random())
+        pause_s = min(2 * pause_s, concurrency.backoff_max)
+        # An overwrite looked at nothing: its files are as good on the newest version.
+        if not operation.remove_all:
+            captured.discard()
+            captured = run(latest, operation, storage_options)
+        snapshot = latest
+
+
+def _ratified(
+    catalog: Catalog,
+    captured: Captured[T],
+    snapshot: Snapshot,
+    storage_options: Mapping[str, str] | None,
+) -> tuple[Committed, ...] | Conflicted:
+    if not captured.commits:
+        return ()
+    staged = captured.staged(snapshot)
+    try:
+        outcome = ratify(catalog, *staged, storage_options=storage_options)
+    except DeltaError:
+        # Refused before anything was written; after a lost connection one can't know.
+        captured.discard()
+        raise
+    if not outcome:
+        captured.discard()
+    return outcome
+
+
+def _may_run_again(lost: Conflicted, read: Snapshot, latest: Snapshot) -> bool:
+    unchanged = (read.protocol, read.metadata) == (latest.protocol, latest.metadata)
+    return lost.rule in _RUN_AGAIN and unchanged
+
+
+def _lost(
+    operation: Operation[T], snapshot: Snapshot, lost: Conflicted
+) -> CommitFailedError:
+    return CommitFailedError(
+        f"{lost.table}: {operation.name} on version {snapshot.version}: "
+        f"Failed to commit transaction: version {lost.winner_version} was taken by "
+        f"{lost.winner_operation}: {lost.detail}; reload and retry ({lost.rule})"
+    )

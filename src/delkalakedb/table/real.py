@@ -1,0 +1,242 @@
+"""deltalake's own handles on our tables, for what only delta-rs can do: scans.
+
+They are opened on the published log. Where delta-rs can't open that one at a version,
+they are opened on an equal log of one's own, in a temporary folder: the version's
+protocol without the features that files know nothing of, its metadata and its files,
+which are reached through a link to the table's folder. Nothing is committed to either.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+from urllib.parse import unquote
+from weakref import finalize
+
+import deltalake
+import msgspec
+import pyarrow as pa
+from arro3.core import RecordBatchReader
+from deltalake._internal import RawDeltaTable
+
+from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.catalog.pending import PendingSnapshot
+from delkalakedb.catalog.rows import add_from_row
+from delkalakedb.errors import ProtocolError, VersionNotFoundError
+from delkalakedb.mirror.publish import publish
+from delkalakedb.model.actions import (
+    Action,
+    Add,
+    Cdc,
+    CommitInfo,
+    DeletionVector,
+    Metadata,
+    Protocol,
+    Remove,
+    known,
+)
+from delkalakedb.model.codec import encode_commit
+from delkalakedb.storage import canonical_location
+from delkalakedb.table.files import local_folder
+
+__all__ = ["Real", "open_changes", "open_real"]
+
+# Reader features that delta-rs refuses, though they ask nothing of who reads files.
+_OF_THE_LOG = frozenset({"catalogManaged", "vacuumProtocolCheck"})
+_LINK = "table"
+# The encoded UUID at the end of a deletion vector's name.
+_UUID_LENGTH = 20
+
+
+class _Folder:
+    """A temporary folder that goes with the last who refers to it."""
+
+    def __init__(self) -> None:
+        self.path = Path(mkdtemp(prefix="delkalakedb-"))
+        finalize(self, _remove, self.path, os.getpid())
+
+
+@dataclass(frozen=True)
+class Real:
+    """A handle of deltalake's; `folder` is where it reads a log of one's own."""
+
+    version: int
+    location: str
+    raw: RawDeltaTable
+    folder: _Folder | None = None
+
+    def keeping(self, reader: RecordBatchReader) -> RecordBatchReader:
+        """A reader that keeps what it reads from as long as it lasts."""
+        if self.folder is None:
+            return reader
+        source = pa.RecordBatchReader.from_stream(reader)
+        batches = _held(source, self.folder)
+        return RecordBatchReader.from_arrow(
+            pa.RecordBatchReader.from_batches(source.schema, batches)
+        )
+
+    def lasting(self) -> RawDeltaTable:
+        """The handle, for somebody who may keep it for as long as the process lasts."""
+        if self.folder is not None:
+            _kept_folders().append(self.folder)
+        return self.raw
+
+    def deletion_vectors(self) -> RecordBatchReader:
+        """The rows to keep of each file that has a deletion vector.
+
+        Files are named as `file_uris` names them: who joins the two by name, as polars
+        does, would take a vector that has another name for none.
+        """
+        table = pa.RecordBatchReader.from_stream(self.raw.deletion_vectors()).read_all()
+        names = pa.array(map(self._named, table["filepath"].to_pylist()))
+        field = table.schema.field("filepath")
+        renamed = table.set_column(0, field, names.cast(field.type))
+        return RecordBatchReader.from_arrow(renamed)
+
+    def _named(self, url: str) -> str:
+        read = self.location
+        if self.folder is not None:
+            read = (self.folder.path / _LINK).as_uri()
+        folder = local_folder(self.location)
+        root = self.location if folder is None else f"file://{folder}"
+        return f"{root}/{unquote(url.removeprefix(f'{read}/'))}"
+
+
+def open_real(
+    catalog: Catalog, snapshot: Snapshot, storage_options: Mapping[str, str] | None
+) -> Real:
+    """deltalake's own handle on a version."""
+    table, version = snapshot.table, snapshot.version
+    features = known(snapshot.protocol.reader_features) or ()
+    ratified = not isinstance(snapshot, PendingSnapshot)
+    if ratified and _OF_THE_LOG.isdisjoint(features):
+        if catalog.mirror_state(table.name)[0] < version:
+            publish(catalog, table.name, storage_options)
+        options = dict(storage_options or {})
+        try:
+            opened = deltalake.DeltaTable(table.location, version, options)
+        except deltalake.exceptions.DeltaError:
+            # The log may have been cleaned up to a later version.
+            if local_folder(table.location) is None:
+                raise
+        else:
+            location = canonical_location(table.location)
+            return Real(version, location, opened._table)
+    return _open_own(snapshot, [(version, _state(snapshot))])
+
+
+def open_changes(catalog: Catalog, snapshot: Snapshot, since: int) -> Real:
+    """A handle on a log of one's own that has each commit since a version."""
+    log, name = catalog.log(snapshot.table.name), snapshot.table.name
+    first = log.head(snapshot.version).first_version
+    if 0 < first >= since:
+        raise VersionNotFoundError(
+            f"{name}: changes are known since version {first + 1}, not {since}"
+        )
+    since = min(since, snapshot.version)
+    entries: list[tuple[int, Iterable[Action]]] = []
+    if since > 0:
+        before = catalog.snapshot(name, since - 1)
+        entries.append((since - 1, _state(before)))
+    versions = range(since, snapshot.version + 1)
+    entries += [(version, log.commit(version)) for version in versions]
+    return _open_own(snapshot, entries)
+
+
+def _state(snapshot: Snapshot) -> Iterator[Action]:
+    yield from (snapshot.protocol, snapshot.metadata)
+    for batch in snapshot.files():
+        columns = batch.to_pydict().values()
+        yield from map(add_from_row, zip(*columns, strict=True))
+
+
+def _open_own(
+    snapshot: Snapshot, entries: Iterable[tuple[int, Iterable[Action]]]
+) -> Real:
+    location = canonical_location(snapshot.table.location)
+    target = local_folder(location)
+    if target is None:
+        raise ProtocolError(
+            f"{snapshot.table.name}: delta-rs can't scan a fenced table in {location}, "
+            "only on a local disk; read it with to_pyarrow_dataset() or Spark"
+        )
+    folder = _Folder()
+    root = folder.path
+    (root / _LINK).symlink_to(target, target_is_directory=True)
+    (root / "_delta_log").mkdir()
+    for version, actions in entries:
+        _write(root, version, actions)
+    raw = deltalake.DeltaTable(root, snapshot.version)._table
+    return Real(snapshot.version, location, raw, folder)
+
+
+def _write(root: Path, version: int, actions: Iterable[Action]) -> None:
+    kept = [a for a in actions if isinstance(a, _ADAPTED)]
+    entry = root / "_delta_log" / f"{version:020}.json"
+    entry.write_bytes(encode_commit(map(_adapted, kept)))
+    for info in kept:
+        if isinstance(info, CommitInfo):
+            seconds = info.fields.get("timestamp", 0) / 1000
+            os.utime(entry, (seconds, seconds))
+
+
+_ADAPTED = CommitInfo | Protocol | Metadata | Add | Remove | Cdc
+
+
+def _adapted(action: Action) -> Action:
+    if isinstance(action, Protocol):
+        return _readable(action)
+    if isinstance(action, Cdc):
+        return msgspec.structs.replace(action, path=_linked(action.path))
+    if isinstance(action, Add | Remove):
+        vector = known(action.deletion_vector)
+        changes: dict[str, Any] = {"path": _linked(action.path)}
+        if vector is not None:
+            changes["deletion_vector"] = _linked_vector(vector)
+        return msgspec.structs.replace(action, **changes)
+    return action
+
+
+def _readable(protocol: Protocol) -> Protocol:
+    """The protocol with nothing but what matters to who reads the files."""
+    readers = known(protocol.reader_features)
+    if readers is None:
+        return protocol
+    kept = [name for name in readers if name not in _OF_THE_LOG]
+    return msgspec.structs.replace(protocol, reader_features=kept, writer_features=kept)
+
+
+def _linked(path: str) -> str:
+    return path if "://" in path else f"{_LINK}/{path}"
+
+
+def _linked_vector(vector: DeletionVector) -> DeletionVector:
+    """The vector with its file's name, if it has one, as seen from the own log."""
+    if vector.storage_type != "u":
+        return vector
+    text = vector.path_or_inline_dv
+    folder, identity = text[:-_UUID_LENGTH], text[-_UUID_LENGTH:]
+    folder = f"{_LINK}/{folder}" if folder else _LINK
+    return msgspec.structs.replace(vector, path_or_inline_dv=folder + identity)
+
+
+def _remove(folder: Path, pid: int) -> None:
+    # A forked process isn't the one that made it.
+    if pid == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _held(source: pa.RecordBatchReader, folder: _Folder) -> Iterator[pa.RecordBatch]:
+    """The batches; as long as there may be more, the folder stays."""
+    with source:
+        yield from source
+    del folder
+
+
+@cache
+def _kept_folders() -> list[_Folder]:
+    return []

@@ -1,0 +1,91 @@
+"""What of a table's protocol delta-rs gets to see, and what it says then.
+
+Features that it refuses, but that ask nothing of the files it writes, are kept from it:
+what they demand of a commit is done when it is ratified.
+"""
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import msgspec
+
+from delkalakedb.errors import ProtocolError
+from delkalakedb.model.actions import Metadata, Protocol, known
+from delkalakedb.model.fencing import FENCE_PROPERTY
+from delkalakedb.model.protocol import active_features, complete_upgrade
+
+__all__ = ["restored_protocol", "split_properties", "visible_protocol"]
+
+_AT_RATIFY = frozenset(
+    {
+        "catalogManaged",
+        "clustering",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "rowTracking",
+        "vacuumProtocolCheck",
+    }
+)
+_HONOURED = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNanos",
+        "timestampNtz",
+        "v2Checkpoint",
+        "variantType",
+        "variantType-preview",
+    }
+)
+
+
+def visible_protocol(protocol: Protocol, metadata: Metadata) -> Protocol:
+    """The protocol without what delta-rs needn't know; refuses what it can't honour."""
+    kept = _kept_from_it(protocol)
+    if refused := sorted((kept - _AT_RATIFY) & active_features(protocol, metadata)):
+        raise ProtocolError(
+            f"delta-rs can't write to a table with {', '.join(refused)}"
+        )
+
+    def others(listed: Any) -> Any:
+        return listed and [name for name in listed if name not in kept]
+
+    return msgspec.structs.replace(
+        protocol,
+        reader_features=others(protocol.reader_features),
+        writer_features=others(protocol.writer_features),
+    )
+
+
+def restored_protocol(protocol: Protocol, before: Protocol) -> Protocol:
+    """A protocol that delta-rs made, with what it wasn't shown of the one before."""
+    kept = _kept_from_it(before)
+
+    def joined(listed: Any, more: Any) -> Any:
+        missing = [name for name in known(more) or () if name in kept]
+        return [*(known(listed) or ()), *missing] if missing else listed
+
+    restored = msgspec.structs.replace(
+        protocol,
+        reader_features=joined(protocol.reader_features, before.reader_features),
+        writer_features=joined(protocol.writer_features, before.writer_features),
+    )
+    return complete_upgrade(before, restored)
+
+
+def split_properties(
+    properties: Mapping[str, Any] | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Table properties for delta-rs, and those that it doesn't know."""
+    given = dict(properties or {})
+    ours = {key: given.pop(key) for key in (FENCE_PROPERTY,) if key in given}
+    return given, ours
+
+
+def _kept_from_it(protocol: Protocol) -> Set[str]:
+    return set(known(protocol.writer_features) or ()) - _HONOURED

@@ -1,0 +1,112 @@
+"""A table's files as a workspace needs them: brought in before, taken over after.
+
+On a local disk they are linked and renamed; from an object store they are downloaded
+and to it uploaded.
+"""
+
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from delkalakedb.storage import Store, open_store
+
+__all__ = ["TableFiles", "table_files"]
+
+_WORK = "_delta_work"
+_TRANSFERS = 8
+_CHUNK_BYTES = 16 * 1024 * 1024
+
+
+class TableFiles(ABC):
+    """The files at a table's location; paths are literal."""
+
+    work: Path
+    """Where workspaces are."""
+
+    @abstractmethod
+    def bring(self, paths: Iterable[str], folder: Path) -> None:
+        """Make files of the table readable at the same paths below a folder."""
+
+    @abstractmethod
+    def take(self, paths: Iterable[str], folder: Path) -> None:
+        """Make files below a folder the table's."""
+
+    @abstractmethod
+    def discard(self, paths: Iterable[str]) -> None:
+        """Remove files that no version names."""
+
+
+def table_files(
+    location: str, storage_options: Mapping[str, str] | None = None
+) -> TableFiles:
+    """The files at a location."""
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return _LocalFiles(Path(unquote(parts.path)))
+    return _RemoteFiles(open_store(location, storage_options))
+
+
+class _LocalFiles(TableFiles):
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.work = root / _WORK
+
+    def bring(self, paths: Iterable[str], folder: Path) -> None:
+        _each_in_its_folder(
+            paths, folder, lambda path: os.symlink(self._root / path, folder / path)
+        )
+
+    def take(self, paths: Iterable[str], folder: Path) -> None:
+        _each_in_its_folder(
+            paths, self._root, lambda path: os.rename(folder / path, self._root / path)
+        )
+
+    def discard(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            (self._root / path).unlink(missing_ok=True)
+
+
+class _RemoteFiles(TableFiles):
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.work = Path(tempfile.gettempdir()) / _WORK
+
+    def bring(self, paths: Iterable[str], folder: Path) -> None:
+        _at_once(paths, lambda path: self._download(path, folder / path))
+
+    def take(self, paths: Iterable[str], folder: Path) -> None:
+        _at_once(paths, lambda path: self._store.put_file(path, folder / path))
+
+    def discard(self, paths: Iterable[str]) -> None:
+        self._store.delete_many(paths)
+
+    def _download(self, path: str, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        meta = self._store.head(path)
+        size_bytes = meta.size_bytes if meta else 0
+        with target.open("wb") as file:
+            for start in range(0, size_bytes, _CHUNK_BYTES):
+                length = min(_CHUNK_BYTES, size_bytes - start)
+                file.write(self._store.get_range(path, start, length))
+
+
+def _each_in_its_folder(
+    paths: Iterable[str], root: Path, put: Callable[[str], None]
+) -> None:
+    made = {""}
+    for path in paths:
+        parent = os.path.dirname(path)
+        if parent not in made:
+            (root / parent).mkdir(parents=True, exist_ok=True)
+            made.add(parent)
+        put(path)
+
+
+def _at_once(paths: Iterable[str], move: Callable[[str], None]) -> None:
+    with ThreadPoolExecutor(_TRANSFERS) as pool:
+        # Consumed, so that the first failure is raised.
+        list(pool.map(move, paths))

@@ -1,0 +1,79 @@
+"""The private folder of one operation, and what crashed ones left behind.
+
+An owner holds a lock on its folder for as long as it runs, so that whoever comes next
+can tell a folder in use from one whose owner is dead, in whatever container that was.
+"""
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: only age tells there.
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["private_folder"]
+
+_DAY_S = 24 * 60 * 60
+
+
+@contextmanager
+def private_folder(work: Path) -> Iterator[Path]:
+    """A new folder below `work`, gone afterwards; removes those of dead owners."""
+    work.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(work)
+    folder, lock = _locked_folder(work)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _unlock(lock)
+
+
+def _locked_folder(work: Path) -> tuple[Path, int | None]:
+    while True:
+        folder = work / uuid.uuid4().hex
+        folder.mkdir()
+        with suppress(FileNotFoundError):
+            lock = _lock(folder)
+            # Before it was locked, somebody may have taken it for a leftover.
+            if lock is None or os.fstat(lock).st_nlink:
+                return folder, lock
+            _unlock(lock)
+
+
+def _remove_leftovers(work: Path) -> None:
+    for entry in os.scandir(work):
+        with suppress(FileNotFoundError, BlockingIOError):
+            lock = _lock(Path(entry.path), wait=False)
+            try:
+                old = time.time() - entry.stat().st_mtime > _DAY_S
+                if lock is not None or old:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+            finally:
+                _unlock(lock)
+
+
+def _lock(folder: Path, *, wait: bool = True) -> int | None:
+    """A lock on the folder; None where the file system has no such thing."""
+    if fcntl is None:
+        return None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return descriptor
+
+
+def _unlock(lock: int | None) -> None:
+    if lock is not None:
+        os.close(lock)

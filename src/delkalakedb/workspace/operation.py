@@ -1,0 +1,99 @@
+"""One operation of delta-rs, and what it came to."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from delkalakedb.catalog import Snapshot
+from delkalakedb.model.actions import Action, CommitInfo, Remove, Txn
+from delkalakedb.model.predicate import Anything, Predicate
+from delkalakedb.model.txnlog import Reads, Staged
+from delkalakedb.workspace.files import TableFiles
+
+__all__ = ["Captured", "Operation"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Operation(Generic[T]):
+    """One call of delta-rs, and how much of the table it may look at.
+
+    Args:
+        name: what it is called in errors.
+        run: the call, on a real `RawDeltaTable`; on the path of an empty folder for a
+            table that isn't there yet.
+        files: it sees the files that may hold a row that matches; none without.
+        rearranges: it says nothing new, so it depends on the files it replaces alone.
+        remove_all: it replaces every file, and sees none of them.
+        properties: table properties to set that delta-rs doesn't know.
+    """
+
+    name: str
+    run: Callable[[Any], T]
+    files: Predicate | None = None
+    rearranges: bool = False
+    remove_all: bool = False
+    properties: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Captured(Generic[T]):
+    """What an operation returned and committed, its new files in their place."""
+
+    operation: Operation[T]
+    result: T
+    commits: Sequence[Sequence[Action]]
+    files: TableFiles
+    new_paths: Sequence[str]
+
+    def staged(self, snapshot: Snapshot) -> tuple[Staged, ...]:
+        """The commits, as made on a snapshot."""
+        return tuple(self._staged(actions, snapshot) for actions in self.commits)
+
+    def discard(self) -> None:
+        """Remove the new files: no version will name them."""
+        self.files.discard(self.new_paths)
+
+    def _staged(self, actions: Sequence[Action], snapshot: Snapshot) -> Staged:
+        operation = self.operation
+        if operation.remove_all:
+            actions = _counting_removed(actions, snapshot.table.num_files)
+        return Staged(
+            snapshot.table.name,
+            actions,
+            self._reads(actions, snapshot.version),
+            operation.remove_all,
+        )
+
+    def _reads(self, actions: Sequence[Action], version: int) -> Reads:
+        files, rearranges = self.operation.files, self.operation.rearranges
+        seen = None if rearranges else files
+        everything = isinstance(seen, Anything)
+        removed = (a.path for a in actions if rearranges and isinstance(a, Remove))
+        return Reads(
+            version=version,
+            predicates=() if seen is None or everything else (seen,),
+            paths=frozenset(removed),
+            whole_table=everything,
+            app_ids=frozenset(a.app_id for a in actions if isinstance(a, Txn)),
+        )
+
+
+def _counting_removed(actions: Sequence[Action], num_files: int) -> tuple[Action, ...]:
+    """The actions of an overwrite that saw no files, with the number of those."""
+    return tuple(
+        _with_removed(action, num_files) if isinstance(action, CommitInfo) else action
+        for action in actions
+    )
+
+
+def _with_removed(info: CommitInfo, num_files: int) -> CommitInfo:
+    metrics = info.fields.get("operationMetrics")
+    if not isinstance(metrics, dict) or "num_removed_files" not in metrics:
+        return info
+    metrics = {**metrics, "num_removed_files": num_files}
+    fields = {**info.fields, "operationMetrics": metrics}
+    return msgspec.structs.replace(info, fields=fields)

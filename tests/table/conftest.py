@@ -1,0 +1,7 @@
+"""The face is tested with tables that the mirror's tests can make, too."""
+
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / "catalog"), str(TESTS / "mirror")]

@@ -1,0 +1,232 @@
+"""Transactions over several tables."""
+
+import json
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+import delkalakedb as dk
+from delkalakedb.errors import (
+    CommitFailedError,
+    TableExistsError,
+    TableNotFoundError,
+    TransactionError,
+)
+
+
+@pytest.fixture
+def two(catalog_uri: str) -> str:
+    """A catalog with the tables `a` (1, 2, 3) and `b` (10)."""
+    dk.write_deltalake(table(catalog_uri, "a"), pa.table({"x": [1, 2, 3]}))
+    dk.write_deltalake(table(catalog_uri, "b"), pa.table({"x": [10]}))
+    return catalog_uri
+
+
+def table(uri: str, name: str) -> str:
+    return f"{uri}{'&' if '?' in uri else '?'}table={name}"
+
+
+def rows(handle: deltalake.DeltaTable) -> list[int]:
+    return sorted(handle.to_pyarrow_table()["x"].to_pylist())
+
+
+def ratified(uri: str, name: str) -> tuple[int, list[int]]:
+    handle = dk.DeltaTable(table(uri, name))
+    return handle.version(), rows(handle)
+
+
+def mirrored(uri: str, name: str) -> list[int]:
+    return rows(deltalake.DeltaTable(dk.DeltaTable(table(uri, name)).table_uri))
+
+
+def data_files(uri: str) -> set[Path]:
+    with dk.connect(uri) as catalog:
+        folders = [Path(t.location.removeprefix("file://")) for t in catalog.tables()]
+    return {path for folder in folders for path in folder.rglob("*.parquet")}
+
+
+def test_operations_on_several_tables_become_true_together(two: str) -> None:
+    with dk.transaction(two) as tx:
+        tx.write("a", pa.table({"x": [4]}), mode="append")
+        tx.delete("a", "x = 2")
+        tx.update("b", updates={"x": "x + 1"})
+        tx.write("new", pa.table({"x": [7]}))
+        assert ratified(two, "a") == (0, [1, 2, 3])
+
+    done = [(c.table, c.version) for c in tx.committed]
+    assert done == [("a", 1), ("a", 2), ("b", 1), ("new", 0)]
+    assert ratified(two, "a") == (2, [1, 3, 4])
+    assert ratified(two, "b") == (1, [11])
+    assert mirrored(two, "a") == [1, 3, 4]
+    assert mirrored(two, "new") == [7]
+    reports = dk.verify(two, deep=True)
+    assert isinstance(reports, list)
+    assert [str(report) for report in reports if not report.ok] == []
+
+
+def test_transaction_reads_its_own_writes(two: str) -> None:
+    with dk.transaction(two) as tx:
+        tx.write("a", pa.table({"x": [4]}), mode="append")
+        tx.delete("a", "x < 3")
+        handle = tx.table("a")
+        assert (handle.version(), rows(handle)) == (2, [3, 4])
+        assert handle.count() == 2
+        read = pa.table(handle.scan(predicate="x = 4"))
+        assert read["x"].to_pylist() == [4]
+        tx.write("a", pa.table({"x": [9]}), mode="overwrite")
+        assert rows(tx.table("a")) == [9]
+
+    assert ratified(two, "a") == (3, [9])
+
+
+def test_merge_and_alter_are_staged(two: str) -> None:
+    source = pa.table({"x": [10, 20]})
+    with dk.transaction(two) as tx:
+        merge = tx.merge("b", source, "s.x = t.x", source_alias="s", target_alias="t")
+        merge.when_matched_update(
+            updates={"x": "t.x + 5"}
+        ).when_not_matched_insert_all().execute()
+        field = deltalake.schema.Field("y", "string")
+        tx.alter("b").add_columns(field)
+        tx.write("b", pa.table({"x": [1], "y": ["new"]}), mode="append")
+
+    assert ratified(two, "b") == (3, [1, 15, 20])
+    last = dk.DeltaTable(table(two, "b")).to_pyarrow_table()
+    assert sorted(last["y"].to_pylist(), key=str) == [None, None, "new"]
+
+
+def test_table_is_created_and_written_in_one_transaction(two: str) -> None:
+    schema = pa.schema([("x", pa.int64()), ("day", pa.string())])
+    with dk.transaction(two) as tx:
+        tx.create_table("c", schema, partition_by=["day"], description="made here")
+        tx.write("c", pa.table({"x": [1], "day": ["mon"]}), mode="append")
+        tx.delete("c", "x = 1")
+        tx.write("c", pa.table({"x": [2], "day": ["tue"]}), mode="append")
+
+    created = dk.DeltaTable(table(two, "c"))
+    assert ratified(two, "c") == (3, [2])
+    assert created.metadata().partition_columns == ["day"]
+    assert created.metadata().description == "made here"
+
+
+def test_exception_leaves_no_trace(two: str) -> None:
+    before = data_files(two)
+
+    def fail() -> None:
+        with dk.transaction(two) as tx:
+            tx.write("a", pa.table({"x": [4]}), mode="append")
+            tx.delete("b")
+            tx.write("c", pa.table({"x": [5]}))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    assert (ratified(two, "a"), ratified(two, "b")) == ((0, [1, 2, 3]), (0, [10]))
+    assert data_files(two) == before
+    assert not dk.DeltaTable.is_deltatable(table(two, "c"))
+
+
+def test_tables_are_read_as_they_were_at_one_moment(two: str) -> None:
+    with dk.transaction(two) as tx:
+        dk.write_deltalake(table(two, "a"), pa.table({"x": [4]}), mode="append")
+        dk.write_deltalake(table(two, "b"), pa.table({"x": [11]}), mode="append")
+        assert rows(tx.table("a")) == [1, 2, 3]
+        assert rows(tx.table("b")) == [10]
+        tx.write("a", pa.table({"x": [5]}), mode="append")
+
+    assert ratified(two, "a") == (2, [1, 2, 3, 4, 5])
+
+
+def test_conflict_in_one_table_undoes_all(two: str) -> None:
+    before = data_files(two)
+
+    def lose() -> None:
+        with dk.transaction(two) as tx:
+            tx.write("b", pa.table({"x": [11]}), mode="append")
+            tx.delete("a", "x = 1")
+            dk.DeltaTable(table(two, "a")).delete("x = 1")
+
+    with pytest.raises(CommitFailedError, match="a: version 1 was taken"):
+        lose()
+
+    assert ratified(two, "a") == (1, [2, 3])
+    assert ratified(two, "b") == (0, [10])
+    assert len(data_files(two) - before) == 1
+
+
+def test_second_write_of_a_lost_race_is_checked_too(two: str) -> None:
+    """What others did since is a winner for every commit, not only for the first."""
+
+    def lose() -> None:
+        with dk.transaction(two) as tx:
+            tx.write("a", pa.table({"x": [4]}), mode="append")
+            dk.DeltaTable(table(two, "a")).delete("x = 1")
+            tx.delete("a", "x = 1")
+
+    with pytest.raises(CommitFailedError):
+        lose()
+
+    assert ratified(two, "a") == (1, [2, 3])
+
+
+def test_log_names_the_transaction_and_its_participants(two: str) -> None:
+    with dk.transaction(two) as tx:
+        tx.write("a", pa.table({"x": [4]}), mode="append")
+        tx.write("b", pa.table({"x": [11]}), mode="append")
+
+    infos = []
+    for name in "ab":
+        location = dk.DeltaTable(table(two, name)).table_uri.removeprefix("file://")
+        entry = Path(location) / "_delta_log" / f"{1:020}.json"
+        infos.append(json.loads(entry.read_text().splitlines()[0])["commitInfo"])
+    assert infos[0]["txnId"] == infos[1]["txnId"] == tx.committed[0].transaction_id
+    ids = [dk.DeltaTable(table(two, name)).metadata().id for name in "ab"]
+    expected = [{"tableId": id_, "version": 1} for id_ in ids]
+    assert infos[0]["participants"] == infos[1]["participants"] == expected
+
+
+def test_transaction_without_operations_commits_nothing(two: str) -> None:
+    with dk.transaction(two) as tx:
+        assert rows(tx.table("a")) == [1, 2, 3]
+
+    assert tx.committed == ()
+    assert ratified(two, "a")[0] == 0
+
+
+def test_open_catalog_can_be_given(two: str) -> None:
+    with dk.connect(two) as catalog:
+        with dk.transaction(catalog) as tx:
+            tx.write("a", pa.table({"x": [4]}), mode="append")
+        assert catalog.table("a").version == 1
+
+
+def test_use_before_and_after_the_block_is_refused(two: str) -> None:
+    tx = dk.transaction(two)
+    with pytest.raises(TransactionError, match="enter"):
+        tx.write("a", pa.table({"x": [4]}), mode="append")
+    with tx:
+        pass
+    with pytest.raises(TransactionError, match="ended"):
+        tx.write("a", pa.table({"x": [4]}), mode="append")
+    with pytest.raises(TransactionError, match="ended"):
+        tx.delete("a")
+    with pytest.raises(TransactionError, match="once"), tx:
+        pass
+
+
+def test_nested_use_is_refused(two: str) -> None:
+    with dk.transaction(two) as tx, pytest.raises(TransactionError, match="nested"), tx:
+        pass
+
+
+def test_unknown_and_existing_tables_are_named(two: str) -> None:
+    with dk.transaction(two) as tx:
+        with pytest.raises(TableNotFoundError, match="nowhere"):
+            tx.delete("nowhere")
+        with pytest.raises(TableExistsError, match="a: the table exists"):
+            tx.create_table("a", pa.schema([("x", pa.int64())]))
+        with pytest.raises(TableExistsError):
+            tx.write("a", pa.table({"x": [4]}))

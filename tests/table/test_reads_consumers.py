@@ -1,0 +1,105 @@
+"""Libraries that take a deltalake `DeltaTable` take ours; its surface is the same."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from lakes import Lake
+
+import delkalakedb as dk
+from delkalakedb import Catalog
+from delkalakedb.table.query import QueryBuilder
+from delkalakedb.uri import format_uri, parse_uri
+
+ROWS = pa.table(
+    {"n": [1, 2, 3, 4], "p": ["x y%/ü", None, "b", "b"], "f": [0.5, None, 2.0, 3.0]}
+)
+
+
+@pytest.fixture
+def table(catalog_uri: str) -> dk.DeltaTable:
+    """A partitioned table of two versions, on each engine in turn."""
+    uri = format_uri(parse_uri(catalog_uri).with_table("t"))
+    dk.write_deltalake(uri, ROWS[:2], partition_by=["p"])
+    dk.write_deltalake(uri, ROWS[2:], mode="append")
+    return dk.DeltaTable(uri)
+
+
+def test_polars_reads_it_lazily_and_at_once(table: dk.DeltaTable) -> None:
+    expected = pl.from_arrow(ROWS)
+    assert pl.read_delta(table).sort("n").equals(expected)
+    lazy = pl.scan_delta(table).filter(pl.col("n") > 2).select("f").collect()
+    assert sorted(lazy["f"]) == [2.0, 3.0]
+    assert pl.scan_delta(table).filter(pl.col("p") == "b").collect().height == 2
+    frame = pl.scan_delta(table, use_pyarrow=True).collect()
+    assert frame.sort("n").equals(expected)
+
+
+def test_polars_leaves_out_deleted_rows(catalog: Catalog, tmp_path: Path) -> None:
+    lake = Lake(catalog, tmp_path)
+    lake.create(
+        pa.schema({"n": pa.int64()}),
+        features=["deletionVectors"],
+        configuration={"delta.enableDeletionVectors": "true"},
+    )
+    file = lake.file({"n": [1, 2, 3]}, "odd %20 name.parquet")
+    lake.commit(file)
+    lake.commit(*lake.without(file, 1))
+    uri = parse_uri(format_uri(catalog.uri)).with_table(lake.name)
+    frame = pl.read_delta(dk.DeltaTable(format_uri(uri)))
+    assert sorted(frame["n"]) == [1, 3]
+
+
+def test_pandas_reads_it(table: dk.DeltaTable) -> None:
+    frame = table.to_pandas().sort_values("n", ignore_index=True)
+    assert frame.equals(ROWS.to_pandas())
+
+
+def test_duckdb_reads_its_dataset_and_its_scan(table: dk.DeltaTable) -> None:
+    dataset, reader = table.to_pyarrow_dataset(), table.scan()
+    with duckdb.connect() as connection:
+        connection.register("d", dataset)
+        found = connection.execute("SELECT sum(n) FROM d WHERE p = 'b'").fetchall()
+        assert found == [(7,)]
+        connection.register("r", pa.RecordBatchReader.from_stream(reader))
+        assert connection.execute("SELECT count(*) FROM r").fetchall() == [(4,)]
+
+
+def test_datafusion_reads_it(table: dk.DeltaTable) -> None:
+    datafusion = pytest.importorskip("datafusion")
+    context = datafusion.SessionContext()
+    context.register_table("t", table)
+    (batch,) = context.sql("SELECT sum(n) AS n FROM t").collect()
+    assert batch.to_pylist() == [{"n": 10}]
+
+
+def public(kind: type) -> list[str]:
+    return [name for name in dir(kind) if not name.startswith("_")]
+
+
+def parameters(call: Any) -> list[tuple[str, Any, str]]:
+    given = inspect.signature(call).parameters.values()
+    return [(p.name, p.kind, repr(p.default)) for p in given]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(dk.DeltaTable, deltalake.DeltaTable), (QueryBuilder, deltalake.QueryBuilder)],
+)
+def test_members_and_signatures_are_deltalakes(ours: type, theirs: type) -> None:
+    assert set(public(theirs)) <= set(public(ours))
+    for name in ["__init__", *public(theirs)]:
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        if isinstance(other, property):
+            assert isinstance(mine, property)
+        else:
+            assert parameters(mine) == parameters(other), name
+
+
+def test_write_deltalake_has_deltalakes_signature() -> None:
+    assert parameters(dk.write_deltalake) == parameters(deltalake.write_deltalake)

@@ -1,0 +1,39 @@
+"""Folders of workspaces: in use they are left alone, otherwise they go."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from delkalakedb.workspace.folder import private_folder
+
+
+def test_folder_is_gone_after_success_and_failure(tmp_path: Path) -> None:
+    work = tmp_path / "deep" / "work"
+    with private_folder(work) as folder:
+        (folder / "file").touch()
+    assert not list(work.iterdir())
+    with pytest.raises(KeyError), private_folder(work):
+        raise KeyError
+    assert not list(work.iterdir())
+
+
+def test_folder_in_use_is_left_alone(tmp_path: Path) -> None:
+    with private_folder(tmp_path) as first, private_folder(tmp_path) as second:
+        old = time.time() - 7 * 24 * 60 * 60
+        os.utime(first, (old, old))
+        with private_folder(tmp_path):
+            assert first.exists()
+            assert second.exists()
+
+
+def test_folder_of_a_dead_owner_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    (left / "p=1").mkdir(parents=True)
+    target = tmp_path.parent / "target.parquet"
+    target.touch()
+    (left / "p=1" / "linked").symlink_to(target)
+    with private_folder(tmp_path):
+        assert not left.exists()
+    assert target.exists()

@@ -1,0 +1,155 @@
+"""Workspaces: what delta-rs gets to see, and what is made of what it commits."""
+
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import delkalakedb as dk
+from delkalakedb import Catalog
+from delkalakedb.errors import DeltaError, ProtocolError
+from delkalakedb.model.actions import Add, Metadata, Protocol
+from delkalakedb.model.predicate import Anything, parse_predicate
+from delkalakedb.model.schema import parse_schema
+from delkalakedb.model.txnlog import Reads, Staged
+from delkalakedb.workspace import Operation, run
+from stores import Place
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A table of three files with one row each."""
+    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t"
+    for number in range(3):
+        dk.write_deltalake(uri, pa.table({"id": [number]}), mode="append")
+    return uri
+
+
+def seen(catalog: Catalog, **options: Any) -> int:
+    """How many files an operation gets to see."""
+    look = Operation("look", lambda raw: len(raw.file_uris()), **options)
+    captured = run(catalog.snapshot("t"), look)
+    assert not captured.commits
+    return captured.result
+
+
+def test_only_candidates_are_in_the_workspace(uri: str) -> None:
+    with dk.connect(uri) as catalog:
+        schema = parse_schema(catalog.snapshot("t").metadata.schema_string)
+        assert seen(catalog) == 0
+        assert seen(catalog, files=parse_predicate("id = 1", schema)) == 1
+        assert seen(catalog, files=Anything()) == 3
+
+
+def test_append_and_overwrite_look_at_no_file(uri: str) -> None:
+    """They work where the files are gone, so that their number doesn't matter."""
+    folder = Path(dk.DeltaTable(uri).table_uri.removeprefix("file://"))
+    for file in folder.glob("*.parquet"):
+        file.unlink()
+    dk.write_deltalake(uri, pa.table({"id": [9]}), mode="append")
+    dk.write_deltalake(uri, pa.table({"id": [10]}), mode="overwrite")
+    table = dk.DeltaTable(uri)
+    assert table.to_pyarrow_table().to_pylist() == [{"id": 10}]
+    assert table.history(1)[0]["operationMetrics"]["num_removed_files"] == 4
+
+
+def test_version_in_the_workspace_is_the_one_that_was_read(uri: str) -> None:
+    with dk.connect(uri) as catalog:
+        version = run(
+            catalog.snapshot("t"), Operation("look", lambda raw: raw.version())
+        )
+    assert version.result == 2
+
+
+def test_feature_that_delta_rs_can_not_honour_is_refused_by_name(uri: str) -> None:
+    with dk.connect(uri) as catalog:
+        widening = Protocol(
+            min_reader_version=3,
+            min_writer_version=7,
+            reader_features=["typeWidening"],
+            writer_features=["typeWidening", "appendOnly", "invariants"],
+        )
+        catalog.commit(Staged("t", [widening], Reads(version=2)))
+    with pytest.raises(ProtocolError, match="typeWidening"):
+        dk.write_deltalake(uri, pa.table({"id": [9]}), mode="append")
+
+
+def test_features_of_the_commit_are_kept_from_delta_rs(uri: str) -> None:
+    features = ["rowTracking", "domainMetadata", "appendOnly", "invariants"]
+    with dk.connect(uri) as catalog:
+        tracking = Protocol(
+            min_reader_version=1, min_writer_version=7, writer_features=features
+        )
+        catalog.commit(Staged("t", [tracking], Reads(version=2)))
+    table = dk.DeltaTable(uri)
+    dk.write_deltalake(table, pa.table({"id": [9]}), mode="append")
+    table.alter.add_constraint({"c": "id < 10"})
+    table.delete("id = 1")
+
+    listed = set(table.protocol().writer_features or ())
+    assert listed == {*features, "checkConstraints"}
+    with dk.connect(uri) as catalog:
+        (new,) = [a for a in catalog.log("t").commit(4) if isinstance(a, Add)]
+    assert (new.base_row_id, new.default_row_commit_version) == (0, 4)
+
+
+def test_file_outside_of_the_location_is_not_rewritten(uri: str) -> None:
+    table = dk.DeltaTable(uri)
+    with dk.connect(uri) as catalog:
+        (first,) = [a for a in catalog.log("t").commit(0) if isinstance(a, Add)]
+        outside = msgspec.structs.replace(first, path="file:///elsewhere/x.parquet")
+        catalog.commit(Staged("t", [outside], Reads(version=2)))
+    table.update_incremental()
+    with pytest.raises(DeltaError, match="outside of the table's location"):
+        table.delete("id = 0")
+
+
+def test_create_names_the_location_of_the_table(tmp_path: Path) -> None:
+    from delkalakedb.table.write import make_table
+    from delkalakedb.uri import parse_uri
+
+    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t"
+    schema = pa.schema([("id", pa.int64())])
+    create = Operation[None](
+        "create", lambda folder: _create(folder, deltalake.Schema.from_arrow(schema))
+    )
+    make_table(parse_uri(uri), create)
+    table = dk.DeltaTable(uri)
+    parameters = table.history()[0]["operationParameters"]
+    assert parameters["location"] == table.table_uri.rstrip("/")
+    with dk.connect(uri) as catalog:
+        kinds = [type(action) for action in catalog.log("t").commit(0)]
+    assert Metadata in kinds
+
+
+def _create(folder: str, schema: deltalake.Schema) -> None:
+    deltalake.DeltaTable.create(folder, schema)
+
+
+def test_table_on_an_object_store_takes_every_operation(
+    tmp_path: Path, s3: Place
+) -> None:
+    options = s3.storage_options
+    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t&location={s3.location}"
+    data = pa.table({"id": [1, 2], "p": ["a b", "c"]})
+    for _ in range(2):
+        dk.write_deltalake(
+            uri, data, mode="append", partition_by=["p"], storage_options=options
+        )
+    table = dk.DeltaTable(uri, storage_options=options)
+    table.delete("id = 2 AND p = 'c'")
+    table.update({"id": "id + 10"})
+    table.optimize.compact()
+    other = data.filter(pc.field("p") == "c")
+    dk.write_deltalake(table, other, mode="overwrite", predicate="p = 'c'")
+
+    mirror = deltalake.DeltaTable(s3.location, storage_options=options)
+    found = sorted(map(str, mirror.to_pyarrow_table().to_pylist()))
+    expected = [{"id": 11, "p": "a b"}, {"id": 11, "p": "a b"}, {"id": 2, "p": "c"}]
+    assert found == sorted(map(str, expected))
+    report = dk.verify(uri, deep=True, storage_options=options)
+    assert report.ok, report
