@@ -10,12 +10,12 @@ from actions import add, commit, create, metadata, staged
 
 import delkalakedb as dk
 from delkalakedb.catalog.outbox import Lease, Outbox
+from delkalakedb.commits import commit as deliver
 from delkalakedb.errors import DivergedError, MirrorBehindError, StorageError
 from delkalakedb.mirror import deliver as delivery
 from delkalakedb.mirror.publish import Stores, publish, publish_table, stores_with
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.local import LocalStore
-from delkalakedb.commits import commit as deliver
 
 
 @pytest.fixture

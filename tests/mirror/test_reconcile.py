@@ -16,9 +16,9 @@ from actions import add, commit, create, staged
 
 import delkalakedb as dk
 from delkalakedb.catalog.outbox import Outbox
+from delkalakedb.commits import commit as deliver
 from delkalakedb.mirror import LagAlert, MirrorStatus, Reconciler
 from delkalakedb.mirror.background import drain
-from delkalakedb.commits import commit as deliver
 
 FOREIGN = '{"commitInfo":{"operation":"WRITE"}}\n'
 

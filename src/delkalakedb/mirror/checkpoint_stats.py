@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.partition import PartitionValue, parse_partition_value
-from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.schema import Column, parse_schema
+from delkalakedb.model.stats import measured_columns
 from delkalakedb.model.typed import arrow_type, json_type, parse_texts, typed
 
 __all__ = ["StatsParser", "partition_parser", "partition_type"]
@@ -25,7 +25,7 @@ class StatsParser:
     """
 
     def __init__(self, metadata: Metadata) -> None:
-        columns = _indexed(metadata)
+        columns = measured_columns(metadata)
         self._written = _stats_type(columns, json_type)
         self.type = _stats_type(columns, arrow_type)
 
@@ -71,21 +71,6 @@ def _partition_columns(metadata: Metadata) -> dict[str, str]:
     fields = {f.name: f for f in parse_schema(metadata.schema_string).fields}
     chosen = [fields[name] for name in metadata.partition_columns]
     return {field.physical_name: field.type for field in chosen}
-
-
-def _indexed(metadata: Metadata) -> Sequence[Column]:
-    """The columns that a table's statistics are about."""
-    schema = parse_schema(metadata.schema_string)
-    properties = parse_properties(metadata)
-    partitions = metadata.partition_columns
-    leaves = [c for c in schema.leaves() if c.path[0] not in partitions]
-    named = properties.data_skipping_stats_columns
-    if named is not None:
-        paths = {found.path for name in named if (found := schema.column(name))}
-        # The name of a struct stands for all of its columns.
-        return [c for c in leaves if any(c.path[: len(p)] == p for p in paths)]
-    count = properties.data_skipping_num_indexed_cols
-    return leaves if count < 0 else leaves[:count]
 
 
 def _stats_type(columns: Sequence[Column], leaf: _Leaf) -> pa.StructType:

@@ -5,13 +5,15 @@ text that doesn't fit the schema makes its batch take the slow way, value by val
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
 
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.schema import Field, parse_schema
+from delkalakedb.model.stats import measured_columns
 from delkalakedb.model.typed import arrow_type, json_type, parse_texts, typed
 
 __all__ = ["ADD_ACTION_COLUMNS", "add_actions"]
@@ -77,7 +79,8 @@ class _Layout:
         fields = parse_schema(metadata.schema_string).fields
         partitions = metadata.partition_columns
         by_name = {f.name: f for f in fields}
-        self.data = [f for f in fields if f.name not in partitions]
+        measured = {column.path for column in measured_columns(metadata)}
+        self.data = list(_pruned(fields, measured))
         self.partition = [by_name[name] for name in partitions]
 
     def schema(self) -> pa.Schema:
@@ -122,6 +125,20 @@ class _Layout:
             typed(values, schema.field("partition").type),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _pruned(
+    fields: Iterable[Field], paths: Set[tuple[str, ...]], above: tuple[str, ...] = ()
+) -> Iterator[Field]:
+    """The fields without the leaves that aren't at one of the paths."""
+    for field in fields:
+        path = (*above, field.name)
+        if field.type == "struct":
+            children = tuple(_pruned(field.children, paths, path))
+            if children:
+                yield replace(field, children=children)
+        elif path in paths:
+            yield field
 
 
 def _struct(

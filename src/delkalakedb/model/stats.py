@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 
 from delkalakedb.errors import CodecError
+from delkalakedb.model.actions import Metadata
 from delkalakedb.model.partition import parse_partition_value
-from delkalakedb.model.schema import Column
+from delkalakedb.model.properties import parse_properties
+from delkalakedb.model.schema import Column, parse_schema
 from delkalakedb.model.values import (
     TEXT_LENGTH,
     TOP,
@@ -39,6 +41,7 @@ __all__ = [
     "class_width",
     "column_bounds",
     "index_entry",
+    "measured_columns",
     "number_class",
     "parse_stats",
     "partition_bounds",
@@ -89,6 +92,21 @@ def parse_stats(text: str | None) -> Stats | None:
         return _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
+
+
+def measured_columns(metadata: Metadata) -> list[Column]:
+    """The columns that a table's properties want statistics of."""
+    schema = parse_schema(metadata.schema_string)
+    properties = parse_properties(metadata)
+    partitions = metadata.partition_columns
+    leaves = [c for c in schema.leaves() if c.path[0] not in partitions]
+    named = properties.data_skipping_stats_columns
+    if named is not None:
+        paths = {found.path for name in named if (found := schema.column(name))}
+        # The name of a struct stands for all of its columns.
+        return [c for c in leaves if any(c.path[: len(p)] == p for p in paths)]
+    count = properties.data_skipping_num_indexed_cols
+    return leaves if count < 0 else leaves[:count]
 
 
 def column_bounds(column: Column, kind: Kind | None, stats: Stats | None) -> Bounds:

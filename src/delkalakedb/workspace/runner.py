@@ -62,11 +62,8 @@ def run(
         commits = _commits(folder, snapshot.version + 1)
         new_paths = _new_paths(commits, folder)
         files.take(new_paths, folder)
-    commits = [
-        [_completed(action, operation, snapshot.protocol) for action in actions]
-        for actions in commits
-    ]
-    return Captured(operation, result, commits, files, new_paths)
+    adapted = _adapted(commits, operation, table.location, snapshot.protocol)
+    return Captured(operation, result, adapted, files, new_paths)
 
 
 def run_new(
@@ -83,11 +80,24 @@ def run_new(
         commits = _commits(folder, 0)
         new_paths = _new_paths(commits, folder)
         files.take(new_paths, folder)
-    commits = [
-        [_located(_completed(action, operation), location) for action in actions]
+    adapted = _adapted(commits, operation, location)
+    return Captured(operation, result, adapted, files, new_paths)
+
+
+def _adapted(
+    commits: Iterable[Iterable[Action]],
+    operation: Operation[Any],
+    location: str,
+    before: Protocol | None = None,
+) -> list[list[Action]]:
+    """The commits as the table's own, not the workspace's."""
+    return [
+        [
+            _located(_completed(action, operation, before), location)
+            for action in actions
+        ]
         for actions in commits
     ]
-    return Captured(operation, result, commits, files, new_paths)
 
 
 def _candidates(snapshot: Snapshot, files: Predicate | None) -> list[Add]:
