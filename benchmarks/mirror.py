@@ -1,0 +1,222 @@
+"""Measure the mirror against its bars: python benchmarks/mirror.py --help."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import tables
+from bars import Run, short
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+from engines import ENGINES, postgres_server
+from lag import measure_lag
+from measure import Case, medians
+from report import render, write_json
+
+import delkalakedb as dk
+from delkalakedb.commits import commit
+from delkalakedb.mirror.publish import publish_table
+from delkalakedb.model.txnlog import Staged
+from delkalakedb.storage import open_store
+
+_BARS = ("requests", "commit", "lag")
+_HERE = Path(__file__).parent
+_FILES, _QUICK_FILES = 100_000, 10_000
+_FASTER = 10
+_COMMITS = 20
+# Of a local file's time; an object store has no such request.
+_FREE = {"set_modified"}
+
+
+def main() -> int:
+    """Run what was asked for; the exit status says whether every bar was met."""
+    options = _options()
+    options.out.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
+    runs: list[Run] = []
+    try:
+        with postgres_server("postgres" in options.engines):
+            for engine in options.engines:
+                runs.append(_run(engine, work / engine, quick=options.quick))
+                _measure(runs[-1], options.bars, quick=options.quick)
+                shutil.rmtree(runs[-1].folder)
+                write_json(runs, options.out / "mirror.json")
+    finally:
+        shutil.rmtree(work)
+    rows = [row for run in runs for row in run.rows]
+    print(render(rows))
+    for run in runs:
+        for note in run.notes:
+            print(f"{run.engine}: {note}")
+    return int(any(row.ok is False for row in rows))
+
+
+def _run(engine: str, folder: Path, *, quick: bool) -> Run:
+    folder.mkdir()
+    files = _QUICK_FILES if quick else _FILES
+    return Run(
+        engine=engine,
+        folder=folder,
+        sizes=(files,),
+        delta={files: folder / "delta"},
+        commits=(0, 0),
+        bulk=0,
+        ducklake_python=None,
+    )
+
+
+def _measure(run: Run, bars: Collection[str], *, quick: bool) -> None:
+    steps: dict[str, Callable[[], None]] = {
+        "requests": lambda: measure_requests(run),
+        "commit": lambda: measure_commit(run),
+    }
+    if run.engine == "postgres":
+        steps["lag"] = lambda: measure_lag(run, quick=quick)
+    for name in (name for name in steps if name in bars):
+        started = time.monotonic()
+        try:
+            steps[name]()
+        except Exception as error:
+            # The other bars still count.
+            traceback.print_exc()
+            run.failed(name, error)
+        seconds = time.monotonic() - started
+        print(f"{run.engine}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+
+
+class _Counted:
+    """A store that counts what it is asked."""
+
+    def __init__(self, store: Any, counts: Counter[str]) -> None:
+        self._store = store
+        self._counts = counts
+
+    def __getattr__(self, name: str) -> Any:
+        self._counts[name] += 1
+        return getattr(self._store, name)
+
+
+def measure_requests(run: Run) -> None:
+    """What one commit after the other asks of the store."""
+    location = str(run.folder / "requests")
+    counts: Counter[str] = Counter()
+    store: Any = _Counted(open_store(location), counts)
+    with run.database("requests").connect() as catalog:
+        version = _build(catalog, location, files=tables.BATCHES)
+        for number in range(_COMMITS):
+            catalog.commit(_append(number, version))
+            version += 1
+            done = publish_table(catalog, tables.NAME, lambda _: store, version)
+            assert done.version == version
+    asked = {name: n / _COMMITS for name, n in counts.items() if name not in _FREE}
+    bar = "publish one commit"
+    run.at_most(bar, "storage requests", sum(asked.values()), 2, "")
+    run.at_most(bar, "of them listings", asked.get("list", 0), 0, "")
+
+
+def measure_commit(run: Run) -> None:
+    """One add committed and published, beside deltalake's commit of one add."""
+    files = run.largest
+    tables.build_delta(run.delta[files], files)
+    database = run.database("commit")
+    with database.connect() as catalog:
+        _build(catalog, str(run.folder / "commit"), files)
+    database.settle()
+    with database.connect() as catalog:
+        ours = medians({"": _commit_one(catalog)}, budget_s=20, most=300, warm=20)[""]
+    peers = {
+        "open + commit": _delta_commit(run.delta[files], reopen=True),
+        "commit": _delta_commit(run.delta[files], reopen=False),
+    }
+    bar = "commit + publish one add"
+    run.report(bar, f"into {short(files)} files, ours", ours * 1000, "ms")
+    for what, seconds in medians(peers, budget_s=20, most=30).items():
+        run.report(bar, f"deltalake, {what}", seconds * 1000, "ms")
+        # A job that appends opens the table first.
+        limit = _FASTER if what == "open + commit" and files == _FILES else None
+        run.at_least(bar, f"deltalake, {what} / ours", seconds / ours, limit)
+
+
+def _build(catalog: dk.Catalog, location: str, files: int) -> int:
+    """A published table, appended in ten commits; its version."""
+    commit(catalog, Staged(tables.NAME, tables.first_actions(), location=location))
+    for version, actions in enumerate(tables.batches(files)):
+        commit(catalog, tables.append(actions, version))
+    return tables.BATCHES
+
+
+def _append(number: int, version: int) -> Staged:
+    # A generation of its own: these paths are nobody else's.
+    return tables.append([tables.add(number, tables.FILES_PER_DAY, 1)], version)
+
+
+def _commit_one(catalog: dk.Catalog) -> Case:
+    version = catalog.snapshot(tables.NAME).version
+
+    def case() -> float:
+        nonlocal version
+        staged = _append(version, version)
+        started = time.perf_counter()
+        (outcome,) = commit(catalog, staged)
+        seconds = time.perf_counter() - started
+        version = outcome.version
+        assert catalog.mirror_state(tables.NAME)[0] == version
+        return seconds
+
+    return case
+
+
+def _delta_commit(path: Path, *, reopen: bool) -> Case:
+    table = DeltaTable(path)
+    schema = table.schema()
+
+    def case() -> float:
+        nonlocal table
+        table.update_incremental()
+        added = tables.add(table.version(), tables.FILES_PER_DAY, 1)
+        action = AddAction(
+            path=added.path,
+            size=added.size,
+            partition_values=added.partition_values,
+            modification_time=added.modification_time,
+            data_change=True,
+            stats=str(added.stats),
+        )
+        started = time.perf_counter()
+        if reopen:
+            table = DeltaTable(path)
+        table.create_write_transaction([action], "append", schema, ["day"])
+        return time.perf_counter() - started
+
+    return case
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engines", type=_among(ENGINES), default=list(ENGINES))
+    parser.add_argument("--bars", type=_among(_BARS), default=list(_BARS))
+    parser.add_argument("--quick", action="store_true", help="10k files, less of all")
+    parser.add_argument("--out", type=Path, default=_HERE / "results")
+    parser.add_argument("--work", type=Path, help="where tables go while it runs")
+    return parser.parse_args()
+
+
+def _among(known: Collection[str]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := set(chosen) - set(known):
+            raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(known)}")
+        return chosen
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(main())
