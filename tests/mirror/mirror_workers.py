@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from workers import CHILDREN
 
 import delkalakedb as dk
-from delkalakedb import Catalog, transaction
+from delkalakedb import Catalog, commits
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.mirror import upkeep
 from delkalakedb.mirror.checksum import checksum_path
@@ -89,7 +89,7 @@ def grow(
         gone_ms = time.time_ns() // 1_000_000
         actions.append(remove(add(f"{writer}-{n - 2}"), deletion_timestamp=gone_ms))
     staged = Staged(name, actions, Reads(catalog.table(name).version))
-    (done,) = transaction.commit(catalog, staged, storage_options=options)
+    (done,) = commits.commit(catalog, staged, storage_options=options)
     return done.version
 
 

@@ -23,7 +23,7 @@ from mirror_workers import (
     temporary_files,
 )
 
-from delkalakedb import Catalog, transaction
+from delkalakedb import Catalog, commits
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.mirror import status
 from delkalakedb.mirror.reconcile import Reconciler
@@ -204,7 +204,7 @@ def test_writers_do_not_try_again_before_it_is_time(
 
 def commit_inline(catalog: Catalog, path: str, options: dict[str, str]) -> None:
     staged = Staged("t", [add(path)], Reads(0))
-    transaction.commit(catalog, staged, storage_options=options)
+    commits.commit(catalog, staged, storage_options=options)
 
 
 def test_failures_wait_longer_each_time_and_end_with_the_outage(

@@ -21,7 +21,7 @@ from mirror_workers import (
 )
 from workers import Crew
 
-from delkalakedb import Catalog, mirror, transaction
+from delkalakedb import Catalog, commits, mirror
 from delkalakedb.model.txnlog import Reads, Staged
 from delkalakedb.storage import open_store
 from stores import Place
@@ -55,7 +55,7 @@ def test_rows_on_s3_are_read_by_deltalake(catalog: Catalog, s3: Place) -> None:
         store.put(f"{number}.parquet", data)
         file = add(f"{number}.parquet", size=len(data), stats=stats(1))
         staged = Staged("t", [file], Reads(0))
-        transaction.commit(catalog, staged, storage_options=s3.storage_options)
+        commits.commit(catalog, staged, storage_options=s3.storage_options)
 
     rows = DeltaTable(s3.location, storage_options=s3.storage_options)
     assert sorted(rows.to_pyarrow_table()["x"].to_pylist()) == [0, 1, 2]
@@ -76,7 +76,7 @@ def watched(place: Place) -> Iterator[tuple[dict[str, str], Proxy]]:
 
 def commit(catalog: Catalog, path: str, options: dict[str, str]) -> None:
     staged = Staged("t", [add(path)], Reads(0))
-    transaction.commit(catalog, staged, storage_options=options)
+    commits.commit(catalog, staged, storage_options=options)
 
 
 def test_commit_takes_two_requests_to_publish(catalog: Catalog, s3: Place) -> None:

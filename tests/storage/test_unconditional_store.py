@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 import delkalakedb as dk
-from delkalakedb import transaction
+from delkalakedb import commits
 from delkalakedb.mirror.publish import publish
 from delkalakedb.model.actions import Add, Format, Metadata, Protocol
 from delkalakedb.model.txnlog import Reads, Staged
@@ -94,9 +94,7 @@ def commit(uri: str, options: dict[str, str] | None, writer: int) -> dict[int, s
             if options is None:
                 (committed,) = catalog.commit(staged)
             else:
-                (committed,) = transaction.commit(
-                    catalog, staged, storage_options=options
-                )
+                (committed,) = commits.commit(catalog, staged, storage_options=options)
             made[committed.version] = path
     return made
 

@@ -230,3 +230,12 @@ def test_unknown_and_existing_tables_are_named(two: str) -> None:
             tx.create_table("a", pa.schema([("x", pa.int64())]))
         with pytest.raises(TableExistsError):
             tx.write("a", pa.table({"x": [4]}))
+
+
+def test_upkeep_is_refused_within_a_transaction(two: str) -> None:
+    dk.write_deltalake(table(two, "a"), pa.table({"x": [4]}), mode="append")
+
+    with dk.transaction(two) as tx, pytest.raises(TransactionError, match="restore"):
+        tx.table("a").restore(0)
+
+    assert ratified(two, "a") == (1, [1, 2, 3, 4])

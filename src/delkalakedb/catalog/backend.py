@@ -182,6 +182,9 @@ class Backend(ABC):
     def db_user(self) -> str | None:
         """Who the database takes us for."""
 
+    def warm_up(self) -> None:  # noqa: B027
+        """Load what would hold up the first bulk read; nothing for most engines."""
+
     @abstractmethod
     def close(self) -> None:
         """Close every connection."""

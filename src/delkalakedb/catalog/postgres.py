@@ -115,6 +115,9 @@ class PostgresBackend(Backend):
                 ((self._user,),) = session.query("load_user", {})
         return self._user
 
+    def warm_up(self) -> None:
+        self._bulk_reader()
+
     def close(self) -> None:
         self._pool.close()
         if self._bulk is not None:

@@ -11,7 +11,15 @@ _HEADER = re.compile(r"^-- name: (\w+)\n((?:--.*\n)*)", re.MULTILINE)
 # A parameter, but neither a Postgres cast (`::text`) nor part of a word.
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 # The files of all engines, by topic; one named after an engine overrides them by name.
-_SHARED = ("queries", "mirror", "checkpoint", "retention", "verify", "adopt")
+_SHARED = (
+    "queries",
+    "mirror",
+    "checkpoint",
+    "retention",
+    "verify",
+    "adopt",
+    "upkeep",
+)
 _sql = files(__package__) / "sql"
 
 

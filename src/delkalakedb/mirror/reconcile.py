@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from delkalakedb.catalog import Catalog, connect
 from delkalakedb.catalog.outbox import Mirror, Outbox
@@ -72,7 +72,7 @@ class Reconciler:
         self._stores = stores_with(storage_options)
         self._on_lag = on_lag
         self._stop = threading.Event()
-        self._busy: dict[str, Future[None]] = {}
+        self._busy: dict[tuple[str, str], Future[Any]] = {}
         self._levels: dict[str, LagLevel] = {}
         self._checked: dict[str, float] = {}
 
@@ -83,10 +83,7 @@ class Reconciler:
     def run_once(self) -> list[MirrorStatus]:
         """Publish everything once, whatever failed before; how it stands after that."""
         with self._workers() as workers:
-            tasks = [
-                workers.submit(self._tend, mirror, early=True, foreign=True)
-                for mirror in self._mirrors()
-            ]
+            tasks = [workers.submit(self._settle, m) for m in self._mirrors()]
         for task in tasks:
             task.result()
         return list(load_statuses(self._catalog, self._table))
@@ -94,11 +91,13 @@ class Reconciler:
     def run_forever(self) -> None:
         """Publish until `stop`; a database that is away is waited for."""
         mirror = self._catalog.settings.mirror
-        with self._workers() as workers:
+        self._catalog.backend.warm_up()
+        # Apart, so that a large checkpoint holds up nobody's publishing.
+        with self._workers() as workers, ThreadPoolExecutor(1, "checkpoint") as maker:
             pause_s = mirror.poll
             while not self._stop.wait(pause_s):
                 try:
-                    self._pass(workers)
+                    self._pass(workers, maker)
                     pause_s = mirror.poll
                 except CatalogError as error:
                     _log.error("the catalog can't be asked: %s", error)
@@ -112,29 +111,36 @@ class Reconciler:
             return [self._outbox.load(self._table)]
         return self._outbox.load_all()
 
-    def _pass(self, workers: ThreadPoolExecutor) -> None:
-        for name in [name for name, task in self._busy.items() if task.done()]:
-            if (error := self._busy.pop(name).exception()) is not None:
-                _log.error("%s: not published", name, exc_info=error)
+    def _pass(self, workers: ThreadPoolExecutor, maker: ThreadPoolExecutor) -> None:
+        for key in [key for key, task in self._busy.items() if task.done()]:
+            if (error := self._busy.pop(key).exception()) is not None:
+                _log.error("%s %s failed", *key, exc_info=error)
         now_ms = time.time() * 1000
         for mirror in self._mirrors():
             self._watch(status_of(mirror, now_ms))
-            foreign = self._is_quiet(mirror)
-            if mirror.name not in self._busy and (
-                foreign or self._is_due(mirror, now_ms)
-            ):
-                task = workers.submit(self._tend, mirror, early=False, foreign=foreign)
-                self._busy[mirror.name] = task
+            foreign, key = self._is_quiet(mirror), ("publish", mirror.name)
+            if key not in self._busy and (foreign or _is_behind(mirror, now_ms)):
+                self._busy[key] = workers.submit(self._tend, mirror, foreign=foreign)
+            key = ("checkpoint", mirror.name)
+            if key not in self._busy and self._lacks_checkpoint(mirror, now_ms):
+                self._busy[key] = maker.submit(
+                    self._checkpoint, mirror, mirror.published_version
+                )
 
-    def _is_due(self, mirror: Mirror, now_ms: float) -> bool:
-        if mirror.state == "diverged":
-            return False
-        if mirror.published_version < mirror.ratified_version:
-            held = mirror.lease_until_ms is not None and mirror.lease_until_ms > now_ms
-            return not held and (mirror.next_try_ms or 0) <= now_ms
-        claimed = (mirror.checkpoint_until_ms or 0) > now_ms
+    def _lacks_checkpoint(self, mirror: Mirror, now_ms: float) -> bool:
         due = due_checkpoint(self._catalog, mirror, mirror.published_version)
+        claimed = (mirror.checkpoint_until_ms or 0) > now_ms
         return due is not None and not claimed
+
+    def _checkpoint(self, mirror: Mirror, published: int) -> None:
+        due = due_checkpoint(self._catalog, mirror, published)
+        if due is not None:
+            make_checkpoint(self._catalog, mirror, due, self._stores(mirror))
+
+    def _settle(self, mirror: Mirror) -> None:
+        published = self._tend(mirror, early=True, foreign=True)
+        if published is not None:
+            self._checkpoint(mirror, published)
 
     def _is_quiet(self, mirror: Mirror) -> bool:
         """Whether it is time to look for commits that nobody here has made."""
@@ -145,13 +151,14 @@ class Reconciler:
         self._checked[mirror.name] = time.monotonic()
         return True
 
-    def _tend(self, mirror: Mirror, *, early: bool, foreign: bool) -> None:
+    def _tend(
+        self, mirror: Mirror, *, early: bool = False, foreign: bool = False
+    ) -> int | None:
+        """Publish a table, and look for commits of others; the published version."""
         catalog, name = self._catalog, mirror.name
         try:
             upto = mirror.ratified_version
             done = publish_table(catalog, name, self._stores, upto, early=early)
-            if (due := due_checkpoint(catalog, done.mirror, done.version)) is not None:
-                make_checkpoint(catalog, done.mirror, due, self._stores(mirror))
             if foreign and (found := find_foreign(catalog, name, self._stores(mirror))):
                 error = DivergedError(foreign_message(name, found[0].path))
                 published = found[0].version - 1
@@ -164,6 +171,9 @@ class Reconciler:
             log_event(
                 _log, logging.WARNING, message, event="publish failed", table=name
             )
+        else:
+            return done.version
+        return None
 
     def _watch(self, status: MirrorStatus) -> None:
         """Tell of a lag when it passes a threshold, and once more when it is over."""
@@ -190,6 +200,14 @@ class Reconciler:
         if status.seconds_behind >= mirror.lag_alert:
             return "alert"
         return "warn" if status.seconds_behind >= mirror.lag_warn else "ok"
+
+
+def _is_behind(mirror: Mirror, now_ms: float) -> bool:
+    """Whether there is something to publish that is for us to try now."""
+    waiting = mirror.published_version < mirror.ratified_version
+    held = mirror.lease_until_ms is not None and mirror.lease_until_ms > now_ms
+    early = (mirror.next_try_ms or 0) > now_ms
+    return waiting and mirror.state != "diverged" and not held and not early
 
 
 def run(

@@ -251,6 +251,11 @@ class _StagedTable(SqlRawTable):
             return self._within.snapshot(self._name)
         return super()._load(version)
 
+    def _commit(self, *args: Any, **options: Any) -> None:
+        raise TransactionError(
+            "restore, vacuum and repair can't be part of a transaction"
+        )
+
     def _perform(self, operation: Operation[T], commit_properties: Any) -> T:
         result = self._within.stage(self._name, operation)
         self.update_incremental()

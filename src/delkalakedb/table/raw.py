@@ -22,6 +22,7 @@ from delkalakedb.storage import canonical_location
 from delkalakedb.table.dataset import dataset_files
 from delkalakedb.table.files import Files, load_files
 from delkalakedb.table.real import Real, open_changes, open_real
+from delkalakedb.table.upkeep import SqlRawUpkeep
 from delkalakedb.table.writes import SqlRawWrites
 
 __all__ = ["SqlRawTable"]
@@ -32,7 +33,7 @@ _RFC_3339 = re.compile(
 )
 
 
-class SqlRawTable(SqlRawWrites):
+class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
     """A handle on one version of a table; loading moves it."""
 
     def __init__(

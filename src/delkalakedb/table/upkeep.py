@@ -1,0 +1,295 @@
+"""What the stand-in for deltalake's `RawDeltaTable` does without delta-rs: upkeep.
+
+Names, order of arguments and results are those of deltalake's own, which calls them.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.catalog.commits import load_commits
+from delkalakedb.catalog.outbox import Mirror, Outbox
+from delkalakedb.catalog.ratify import CLIENT
+from delkalakedb.commits import commit
+from delkalakedb.errors import DeltaError
+from delkalakedb.mirror.checkpoint import write_checkpoint
+from delkalakedb.mirror.cleanup import clean_log
+from delkalakedb.mirror.last_checkpoint import write_last_checkpoint
+from delkalakedb.mirror.publish import publish
+from delkalakedb.model.actions import (
+    Action,
+    Add,
+    Cdc,
+    CommitInfo,
+    DomainMetadata,
+    Remove,
+    Txn,
+    dv_id,
+)
+from delkalakedb.model.codec import encode_commit
+from delkalakedb.model.txnlog import Reads, Staged
+from delkalakedb.storage import Store, open_store
+from delkalakedb.storage.segment import LOG
+from delkalakedb.table.files import load_files
+from delkalakedb.table.restore import check_present, removed, restored
+from delkalakedb.table.vacuum import Vacuum, path_inside, retention_of
+
+__all__ = ["SqlRawUpkeep"]
+
+_MANIFESTS = "_symlink_format_manifest"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_Fields = Mapping[str, Any]
+
+
+class SqlRawUpkeep:
+    """The upkeep part of the stand-in; each call that commits moves the handle."""
+
+    _catalog: Catalog
+    _name: str
+    _snapshot: Snapshot
+    _storage_options: Mapping[str, str] | None
+    load_with_datetime: Callable[[str], None]
+
+    def vacuum(
+        self,
+        dry_run: bool,
+        retention_hours: int | None = None,
+        enforce_retention_duration: bool = True,
+        commit_properties: Any = None,
+        post_commithook_properties: Any = None,
+        full: bool = False,
+        keep_versions: Sequence[int] | None = None,
+    ) -> list[str]:
+        """Delete files that nothing needs any more; their paths."""
+        head = self._catalog.log(self._name).head()
+        enforce = enforce_retention_duration
+        retention = retention_of(head, retention_hours, enforce=enforce)
+        store, kept = self._store(), keep_versions or ()
+        vacuum = Vacuum(
+            self._catalog, self._name, store, retention.asked_ms, full, kept
+        )
+        plan = vacuum.plan()
+        if dry_run or not plan:
+            return list(plan)
+        parameters = {
+            "retentionCheckEnabled": str(enforce).lower(),
+            "specifiedRetentionMillis": str(retention.asked_ms),
+            "defaultRetentionMillis": str(retention.default_ms),
+        }
+        start = {
+            "numFilesToDelete": len(plan),
+            "sizeOfDataToDelete": sum(plan.values()),
+        }
+        custom = _custom_metadata(commit_properties)
+        self._commit(_info("VACUUM START", parameters, start, custom))
+        # What was ratified meanwhile may have brought a file back.
+        deleted = vacuum.still(plan)
+        store.delete_many(deleted)
+        end = {"numDeletedFiles": len(deleted), "numVacuumedDirectories": 0}
+        info = _info("VACUUM END", {"status": "COMPLETED"}, end, custom)
+        self._commit(info, txns=_txns(commit_properties))
+        return deleted
+
+    def restore(
+        self,
+        target: int | str,
+        *,
+        ignore_missing_files: bool = False,
+        protocol_downgrade_allowed: bool = False,
+        commit_properties: Any = None,
+        post_commithook_properties: Any = None,
+    ) -> str:
+        """Make the table what it was at a version or a time; metrics as JSON."""
+        log = self._catalog.log(self._name)
+        difference = restored(
+            self._catalog,
+            log.head(self._snapshot.version),
+            log.head(self._version_of(target)),
+            downgrade=protocol_downgrade_allowed,
+            now_ms=_now_ms(),
+        )
+        if not ignore_missing_files:
+            check_present(self._name, difference.adds, self._store())
+        custom, metrics = _custom_metadata(commit_properties), difference.metrics
+        self._commit(
+            _info("RESTORE", _restored_from(target), metrics, custom),
+            difference.actions,
+            reads=Reads(version=self._snapshot.version, whole_table=True),
+            txns=_txns(commit_properties),
+        )
+        return _json(metrics)
+
+    def repair(
+        self,
+        dry_run: bool,
+        commit_properties: Any = None,
+        post_commithook_properties: Any = None,
+    ) -> str:
+        """Take files out of the table that aren't in the store; metrics as JSON."""
+        latest = self._catalog.log(self._name).latest_version()
+        absent = self._absent(latest)
+        paths = [add.path for add in absent]
+        metrics = {"dry_run": dry_run, "files_removed": _json(paths)}
+        if dry_run or not absent:
+            return _json(metrics)
+        now_ms = _now_ms()
+        self._commit(
+            _info("FSCK", {}, metrics, _custom_metadata(commit_properties)),
+            [removed(add, now_ms) for add in absent],
+            reads=Reads(version=latest, paths=frozenset(paths)),
+            txns=_txns(commit_properties),
+        )
+        return _json(metrics)
+
+    def create_checkpoint(self) -> None:
+        """Write a checkpoint of the loaded version to the mirror."""
+        mirror, store = self._published(), self._store()
+        version = self._snapshot.version
+        made = write_checkpoint(self._catalog, self._name, version, store, _now_ms())
+        write_last_checkpoint(store, made)
+        Outbox(self._catalog.backend).mark_checkpoint(mirror, version)
+
+    def cleanup_metadata(self) -> None:
+        """Delete what has expired of the mirror's log; the catalog keeps its own."""
+        mirror = self._published()
+        published = mirror.published_version
+        clean_log(self._store(), mirror.metadata, published, _now_ms())
+
+    def compact_logs(self, starting_version: int, ending_version: int) -> None:
+        """Write the commits of a range of versions as one compacted log entry."""
+        first, last = starting_version, ending_version
+        if last <= first:
+            raise DeltaError(
+                f"{self._name}: Invalid version range: end_version {last} must be "
+                f"greater than start_version {first}"
+            )
+        self._catalog.log(self._name).head(last)
+        self._published()
+        commits = load_commits(self._catalog.backend, self._name, first - 1, last)
+        actions = _compacted(a for ratified in commits for a in ratified.actions)
+        path = f"{LOG}/{first:020}.{last:020}.compacted.json"
+        self._store().put(path, encode_commit(actions))
+
+    def generate(self) -> None:
+        """Write manifests that name the files, for readers that know no Delta."""
+        files = self._snapshot.files()
+        if any(b["deletion_vector"].null_count < len(b) for b in files):
+            raise DeltaError(
+                f"{self._name}: a manifest can't name the deletion vectors of version "
+                f"{self._snapshot.version}; rewrite the files without them first"
+            )
+        store, named = self._store(), load_files(self._snapshot)
+        manifests: defaultdict[str, list[str]] = defaultdict(list)
+        for path, uri in zip(named.paths(), named.uris(), strict=True):
+            manifests["/".join([_MANIFESTS, *path.split("/")[:-1]])].append(uri)
+        for folder, uris in manifests.items():
+            store.put(f"{folder}/manifest", "".join(f"{u}\n" for u in uris).encode())
+        stale = {file.path for file in store.list(_MANIFESTS)}
+        store.delete_many(stale - {f"{folder}/manifest" for folder in manifests})
+
+    def _version_of(self, target: int | str) -> int:
+        if isinstance(target, int):
+            return target
+        here = self._snapshot
+        try:
+            self.load_with_datetime(target)
+            return self._snapshot.version
+        finally:
+            self._snapshot = here
+
+    def _commit(
+        self,
+        info: CommitInfo,
+        actions: Iterable[Action] = (),
+        *,
+        reads: Reads | None = None,
+        txns: Iterable[Txn] = (),
+    ) -> None:
+        """Make actions true, without another attempt, and move to their version."""
+        if reads is None:
+            reads = Reads(version=self._catalog.log(self._name).latest_version())
+        staged = Staged(self._name, (info, *txns, *actions), reads)
+        done = commit(self._catalog, staged, storage_options=self._storage_options)
+        version = done[-1].version if done else None
+        self._snapshot = self._catalog.snapshot(self._name, version)
+
+    def _absent(self, version: int) -> list[Add]:
+        log = self._catalog.log(self._name)
+        absent = {path_inside(add.path) for add in log.adds(version)} - {None}
+        absent.difference_update(file.path for file in self._store().list())
+        adds = log.adds(version) if absent else ()
+        return [add for add in adds if path_inside(add.path) in absent]
+
+    def _published(self) -> Mirror:
+        """The mirror, with the loaded version published."""
+        outbox = Outbox(self._catalog.backend)
+        mirror = outbox.load(self._name)
+        if mirror.published_version < self._snapshot.version:
+            publish(self._catalog, self._name, self._storage_options)
+            mirror = outbox.load(self._name)
+        return mirror
+
+    def _store(self) -> Store:
+        return open_store(self._snapshot.table.location, self._storage_options)
+
+
+def _info(
+    operation: str, parameters: _Fields, metrics: _Fields, custom: _Fields
+) -> CommitInfo:
+    ours = {
+        "operation": operation,
+        "operationParameters": parameters,
+        "operationMetrics": metrics,
+        "engineInfo": CLIENT,
+    }
+    return CommitInfo({**custom, **ours})
+
+
+def _custom_metadata(commit_properties: Any) -> dict[str, Any]:
+    return dict(getattr(commit_properties, "custom_metadata", None) or {})
+
+
+def _txns(commit_properties: Any) -> list[Txn]:
+    given = getattr(commit_properties, "app_transactions", None) or ()
+    return [
+        Txn(app_id=t.app_id, version=t.version, last_updated=t.last_updated)
+        for t in given
+    ]
+
+
+def _restored_from(target: int | str) -> dict[str, str]:
+    if isinstance(target, int):
+        return {"version": str(target)}
+    since = datetime.fromisoformat(target.upper()) - _EPOCH
+    return {"datetime": str(since // timedelta(milliseconds=1))}
+
+
+def _compacted(actions: Iterable[Action]) -> list[Action]:
+    """The last action on each thing, tombstones included (PROTOCOL.md)."""
+    last: dict[tuple[str, ...], Action] = {}
+    for action in actions:
+        key: tuple[str, ...] = (type(action).__name__,)
+        match action:
+            case CommitInfo() | Cdc():
+                continue
+            case Add() | Remove():
+                key = ("file", action.path, dv_id(action))
+            case Txn():
+                key = (*key, action.app_id)
+            case DomainMetadata():
+                key = (*key, action.domain)
+        last[key] = action
+    return list(last.values())
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
