@@ -1,13 +1,21 @@
-"""Ratify staged actions, then publish them."""
+"""Ratify staged actions, of one table or several at once, then publish them."""
 
+import time
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from delkalakedb.catalog import Catalog
+from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.catalog.pending import PendingSnapshot, new_table
+from delkalakedb.errors import DeltaError, TableNotFoundError, TransactionError
 from delkalakedb.mirror.deliver import deliver
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
+from delkalakedb.storage import canonical_location
+from delkalakedb.workspace import Captured, Operation, run, run_new
 
-__all__ = ["commit", "ratify"]
+__all__ = ["Together", "commit", "ratify"]
 
+T = TypeVar("T")
 _Options = Mapping[str, str] | None
 
 
@@ -39,3 +47,93 @@ def _published(
     done = tuple(o for o in outcomes if isinstance(o, Committed))
     deliver(catalog, {o.table: o.version for o in done}, storage_options)
     return done
+
+
+class Together:
+    """Operations on tables of one catalog that become true together, or not at all.
+
+    Tables are seen as they were at one moment, with what was staged here on top.
+    """
+
+    def __init__(self, catalog: Catalog, storage_options: _Options = None) -> None:
+        self.catalog = catalog
+        self.storage_options = storage_options
+        # One statement: these versions were the latest at one moment.
+        self._versions = {t.name: t.version for t in catalog.tables()}
+        self._pending: dict[str, PendingSnapshot] = {}
+        self._staged: list[Staged] = []
+        self._captured: list[Captured[Any]] = []
+        self._ended = False
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a table."""
+        return name in self._pending or name in self._versions
+
+    def snapshot(self, name: str) -> Snapshot:
+        """A table as it is seen here."""
+        if name in self._pending:
+            return self._pending[name]
+        if name not in self._versions:
+            raise TableNotFoundError(f"{name}: the catalog has no such table")
+        return self.catalog.snapshot(name, self._versions[name])
+
+    def stage(self, name: str, operation: Operation[T]) -> T:
+        """Run an operation on a table, and keep its commits for later."""
+        self._check_open()
+        snapshot = self.snapshot(name)
+        captured = run(snapshot, operation, self.storage_options)
+        self._captured.append(captured)
+        for staged in captured.staged(snapshot):
+            self._add(staged)
+        return captured.result
+
+    def stage_new(
+        self, name: str, operation: Operation[None], location: str | None
+    ) -> None:
+        """Run the operation that makes a table, and keep its commit for later."""
+        self._check_open()
+        where = canonical_location(location or self.catalog.default_location(name))
+        captured = run_new(name, where, operation, self.storage_options)
+        self._captured.append(captured)
+        (actions,) = captured.commits
+        staged = Staged(name, actions, location=where)
+        self._staged.append(staged)
+        self._pending[name] = new_table(self.catalog.backend, staged, _now_ms())
+
+    def commit(self) -> tuple[Committed, ...]:
+        """Make all of it true, and publish it."""
+        self._check_open()
+        self._ended = True
+        if not self._staged:
+            return ()
+        try:
+            return commit(
+                self.catalog, *self._staged, storage_options=self.storage_options
+            )
+        except DeltaError:
+            # Refused before anything was written; after a lost connection, who knows.
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Let it be: remove the files that were written."""
+        self._ended = True
+        for captured in self._captured:
+            captured.discard()
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise TransactionError("the transaction has ended")
+
+    def _add(self, staged: Staged) -> None:
+        seen = self._pending.get(staged.table)
+        if seen is None:
+            seen = PendingSnapshot.over(self.snapshot(staged.table))
+        # What others ratify since is a winner to each of the commits.
+        reads = replace(staged.reads, version=seen.read_version)
+        self._staged.append(replace(staged, reads=reads))
+        self._pending[staged.table] = seen.then(staged, _now_ms())
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

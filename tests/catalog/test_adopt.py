@@ -30,6 +30,7 @@ from integrity import check_integrity
 
 from delkalakedb import Catalog, connect
 from delkalakedb.catalog.adopt import Entry, adopt_entry, hold_mirror
+from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.errors import MirrorError, ProtocolError, TableNotFoundError
 from delkalakedb.model.actions import Action, Add, CommitInfo, Remove, dv_id
 from delkalakedb.model.codec import KINDS, action_from_dict, action_to_dict
@@ -55,10 +56,13 @@ named = text.map(lambda name: name.replace("\0", "0"))
 
 def publish_all(catalog: Catalog, name: str = "t") -> None:
     """Say that all is published; what the log holds is of no matter here."""
-    for version in range(
-        catalog.mirror_state(name)[0] + 1, catalog.table(name).version + 1
-    ):
-        catalog.mark_published(name, version, SHA)
+    latest = catalog.table(name).version
+    with hold_mirror(catalog, name) as lease:
+        waiting = range(lease.mirror.published_version + 1, latest + 1)
+        if waiting:
+            hashes = dict.fromkeys(waiting, SHA)
+            outbox = Outbox(catalog.backend)
+            assert outbox.mark_published(lease, hashes, release=False)
 
 
 def adopt(

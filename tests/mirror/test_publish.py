@@ -246,6 +246,19 @@ def test_second_publisher_waits_for_the_first_within_bounds(
     assert not (location / "_delta_log").exists()
 
 
+def test_writer_does_not_wait_for_a_lease_that_expired_during_back_off(
+    table: dk.Catalog, location: Path
+) -> None:
+    with pytest.raises(StorageError):
+        publish_table(table, "t", always(Broken(location, 2)), 3)
+    Outbox(table.backend).take("t", 0.01, early=True)
+    time.sleep(0.05)
+    started = time.monotonic()
+
+    assert publish_table(table, "t", stores_with(), 3, wait_s=20).version == 1
+    assert time.monotonic() - started < 0.4
+
+
 def test_second_publisher_sees_what_the_first_published(table: dk.Catalog) -> None:
     held = lease(table)
     outbox = Outbox(table.backend)

@@ -126,6 +126,22 @@ def test_due_checkpoint_of_another_writer_is_made(
     assert (location / "_delta_log" / "_last_checkpoint").exists()
 
 
+def test_running_reconciler_makes_a_checkpoint_that_is_due(
+    catalog: dk.Catalog, tmp_path: Path
+) -> None:
+    (location,) = tables(catalog, tmp_path, 1)
+    settings = {"checkpoint_interval": 1, "poll": 0.02}
+    with dk.connect(catalog.uri, mirror=settings) as eager:
+        reconciler = Reconciler(eager)
+        thread = threading.Thread(target=reconciler.run_forever)
+        thread.start()
+        wait_for(lambda: dk.mirror.status(catalog.uri)[0].checkpoint_version == 1)
+        reconciler.stop()
+        thread.join()
+
+    assert (location / "_delta_log" / f"{1:020}.checkpoint.parquet").exists()
+
+
 def test_lag_is_told_when_it_passes_a_threshold_and_when_it_is_over(
     catalog: dk.Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -140,6 +140,15 @@ def test_tables_are_read_as_they_were_at_one_moment(two: str) -> None:
     assert ratified(two, "a") == (2, [1, 2, 3, 4, 5])
 
 
+def test_history_shows_nothing_that_others_did_since(two: str) -> None:
+    with dk.transaction(two) as tx:
+        tx.write("a", pa.table({"x": [5]}), mode="append")
+        dk.write_deltalake(table(two, "a"), pa.table({"x": [4]}), mode="append")
+        assert [entry["version"] for entry in tx.table("a").history()] == [0]
+
+    assert ratified(two, "a") == (2, [1, 2, 3, 4, 5])
+
+
 def test_conflict_in_one_table_undoes_all(two: str) -> None:
     before = data_files(two)
 
@@ -208,11 +217,14 @@ def test_use_before_and_after_the_block_is_refused(two: str) -> None:
     with pytest.raises(TransactionError, match="enter"):
         tx.write("a", pa.table({"x": [4]}), mode="append")
     with tx:
-        pass
+        kept = tx.table("a")
     with pytest.raises(TransactionError, match="ended"):
         tx.write("a", pa.table({"x": [4]}), mode="append")
     with pytest.raises(TransactionError, match="ended"):
         tx.delete("a")
+    with pytest.raises(TransactionError, match="ended"):
+        kept.delete("x = 1")
+    assert ratified(two, "a") == (0, [1, 2, 3])
     with pytest.raises(TransactionError, match="once"), tx:
         pass
 

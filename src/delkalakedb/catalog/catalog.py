@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from delkalakedb.catalog.backend import Backend, Run
+from delkalakedb.catalog.backend import Backend
 from delkalakedb.catalog.head import Head, parse_head
 from delkalakedb.catalog.migrations import ensure_schema
 from delkalakedb.catalog.outbox import Outbox
@@ -220,18 +220,6 @@ class Catalog:
         """The newest published version, the newest ratified one, and the location."""
         mirror = Outbox(self.backend).load(name)
         return mirror.published_version, mirror.ratified_version, mirror.location
-
-    def mark_published(self, name: str, version: int, sha256: str) -> None:
-        """Note that a version is in the mirror, and what was written."""
-        table_id = Outbox(self.backend).load(name).table_id
-        params = {"table_id": table_id, "version": version}
-        with self.backend.writing() as session:
-            session.apply(
-                [
-                    Run("move_published", params),
-                    Run("mark_published_hash", params | {"sha256": sha256}),
-                ]
-            )
 
     def default_location(self, name: str) -> str:
         """Where a table is created that was given no location."""

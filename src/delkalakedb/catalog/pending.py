@@ -13,10 +13,11 @@ from delkalakedb.catalog.commit import ByKind
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.rebased import advanced, empty_head
 from delkalakedb.catalog.rows import columns_to_batch, file_columns
-from delkalakedb.model.actions import Add, Remove, known
+from delkalakedb.model.actions import Add, DomainMetadata, Remove, known
 from delkalakedb.model.predicate import Predicate
 from delkalakedb.model.prune import matcher
 from delkalakedb.model.stats import parse_stats
+from delkalakedb.model.tables import Commit
 from delkalakedb.model.txnlog import Staged
 
 __all__ = ["PendingSnapshot", "new_table"]
@@ -42,6 +43,22 @@ class PendingSnapshot(Snapshot):
     def over(cls, snapshot: Snapshot) -> "PendingSnapshot":
         """A snapshot without commits of one's own yet."""
         return cls(snapshot._backend, snapshot._head, snapshot.version)
+
+    def history(self, *args: Any, **filters: Any) -> list[Commit]:
+        """The ratified commits that the transaction sees."""
+        return self._ratified.history(*args, **filters)
+
+    def txn_version(self, app_id: str) -> int | None:
+        """What an application had recorded when the transaction looked."""
+        return self._ratified.txn_version(app_id)
+
+    def domains(self) -> dict[str, DomainMetadata]:
+        """The metadata domains when the transaction looked."""
+        return {} if self.read_version < 0 else self._ratified.domains()
+
+    @property
+    def _ratified(self) -> Snapshot:
+        return Snapshot(self._backend, self._base)
 
     def then(self, staged: Staged, now_ms: int) -> "PendingSnapshot":
         """The same after another commit."""
@@ -73,9 +90,8 @@ class PendingSnapshot(Snapshot):
         self, predicate: Predicate | None, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         if not self._cleared:
-            base = Snapshot(self._backend, self._base)
             gone = pa.array(self._gone, pa.string())
-            for batch in base._files(predicate, schema):
+            for batch in self._ratified._files(predicate, schema):
                 there = pc.invert(pc.is_in(batch["path"], value_set=gone))
                 yield batch.filter(there)
         adds = list(self._matching(predicate))

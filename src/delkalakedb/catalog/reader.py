@@ -22,10 +22,12 @@ from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.tables import Commit
 from delkalakedb.model.txnlog import State
 
-__all__ = ["SqlTxnLogReader", "commit_from_row", "load_files", "load_unexpired"]
+__all__ = ["SqlTxnLogReader", "commit_from_row", "load_files", "load_tombstones"]
 
 _NO_LIMIT = 2**62
-_UNEXPIRED_SCHEMA = pa.schema(
+# Before any time; a tombstone without one is as old as can be.
+_ALWAYS = -(2**62)
+_TOMBSTONES = pa.schema(
     [
         ("path", pa.string()),
         ("partition_values", pa.string()),
@@ -86,11 +88,9 @@ class SqlTxnLogReader:
 
     def removes(self, version: int | None = None) -> Iterator[Remove]:
         """The tombstones at a version."""
-        head = self.head(version)
-        rows = self._query(
-            "load_tombstones", table_id=head.table_id, version=head.version
-        )
-        return map(remove_from_row, rows)
+        for batch in load_tombstones(self._backend, self.head(version)):
+            columns = batch.to_pydict().values()
+            yield from map(remove_from_row, zip(*columns, strict=True))
 
     def txns(self, version: int | None = None) -> dict[str, Txn]:
         """The newest `txn` of each application at a version."""
@@ -163,17 +163,17 @@ def load_files(
     return backend.batches(statement, params, schema)
 
 
-def load_unexpired(
-    backend: Backend, head: Head, since_ms: int
+def load_tombstones(
+    backend: Backend, head: Head, since_ms: int = _ALWAYS
 ) -> Iterator[pa.RecordBatch]:
     """The tombstones at a head's version that are younger than a time, streamed."""
-    statement = backend.statements["load_unexpired"]
+    statement = backend.statements["load_tombstones"]
     params = {
         "table_id": head.table_id,
         "version": head.version,
         "since_ms": since_ms,
     }
-    return backend.batches(statement, params, _UNEXPIRED_SCHEMA)
+    return backend.batches(statement, params, _TOMBSTONES)
 
 
 def commit_from_row(row: Row) -> Commit:

@@ -170,8 +170,6 @@ def remove_from_row(row: Sequence[Any]) -> Remove:
         path,
         partition_values,
         size,
-        _stats,
-        _tags,
         vector,
         base_row_id,
         commit_version,

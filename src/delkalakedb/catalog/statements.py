@@ -14,7 +14,6 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _SHARED = (
     "queries",
     "mirror",
-    "checkpoint",
     "retention",
     "verify",
     "adopt",

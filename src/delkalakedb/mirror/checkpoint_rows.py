@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delkalakedb.catalog.rows import ADD_COLUMNS
 from delkalakedb.mirror.checkpoint_stats import (
     StatsParser,
     partition_parser,
@@ -23,21 +24,8 @@ from delkalakedb.model.properties import parse_properties
 
 __all__ = ["FILE_COLUMNS", "Layout", "mixed_rows", "rows"]
 
-# The columns of the catalog's files that adds are made of.
-FILE_COLUMNS = (
-    "path",
-    "partition_values",
-    "size_bytes",
-    "modification_time_ms",
-    "data_change",
-    "stats",
-    "tags",
-    "deletion_vector",
-    "base_row_id",
-    "default_row_commit_version",
-    "clustering_provider",
-    "extra",
-)
+# The columns of the catalog's files that adds are made of: here null is absent.
+FILE_COLUMNS = tuple(name for name in ADD_COLUMNS if name != "null_fields")
 
 _STRINGS = pa.map_(pa.string(), pa.string())
 _NAMES = pa.list_(pa.field("element", pa.string()))
@@ -135,7 +123,7 @@ class Layout:
         return _struct(self.files.field("add").type, columns)
 
     def removes(self, files: pa.RecordBatch) -> pa.StructArray:
-        """Ended files, as `load_unexpired` gives them, as removes."""
+        """Ended files, as `load_tombstones` gives them, as removes."""
         # Without fields of its own a remove repeats those of the add.
         derived = [
             pa.repeat(pa.scalar(value=True), len(files)),

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.head import Head
-from delkalakedb.catalog.reader import load_files, load_unexpired
+from delkalakedb.catalog.reader import load_files, load_tombstones
 from delkalakedb.catalog.rows import FILES_SCHEMA
 from delkalakedb.mirror.checkpoint_rows import FILE_COLUMNS, Layout, rows
 from delkalakedb.model.actions import Action, Txn, known
@@ -46,7 +46,7 @@ def load_file_rows(
 ) -> _Batches:
     """The file actions as rows of a schema: unexpired tombstones, then live files."""
     cutoff_ms = tombstone_cutoff_ms(parse_properties(head.metadata), now_ms)
-    for files in _chunks(load_unexpired(catalog.backend, head, cutoff_ms)):
+    for files in _chunks(load_tombstones(catalog.backend, head, cutoff_ms)):
         yield rows(schema, "remove", layout.removes(files))
     columns = pa.schema([FILES_SCHEMA.field(name) for name in FILE_COLUMNS])
     for files in _chunks(load_files(catalog.backend, head, columns)):

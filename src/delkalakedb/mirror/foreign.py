@@ -80,7 +80,7 @@ def adopt(catalog: Catalog, name: str, store: Store) -> tuple[int, ...]:
         for entry in _read_following(catalog, name, store, published):
             if entry.ours:
                 # It was published, and the publisher died before it could say so.
-                catalog.mark_published(name, entry.version, _sha256(entry.data))
+                _mark_ours(catalog, lease, entry)
                 continue
             lease = _renewed(catalog, lease)
             adopt_entry(catalog, lease, _decoded(name, entry))
@@ -255,6 +255,12 @@ def _delete(store: Store, path: str, copy: str) -> None:
     if f".{_sha256(store.get(path))[:_SHA_DIGITS]}." not in copy:
         raise MirrorError(f"{store.url}: {path} has changed meanwhile; it stays")
     store.delete(path)
+
+
+def _mark_ours(catalog: Catalog, lease: Lease, entry: _Found) -> None:
+    hashes = {entry.version: _sha256(entry.data)}
+    if not Outbox(catalog.backend).mark_published(lease, hashes, release=False):
+        raise MirrorError(f"{lease.mirror.name}: it took too long; try again")
 
 
 def _renewed(catalog: Catalog, lease: Lease) -> Lease:

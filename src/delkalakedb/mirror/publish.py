@@ -93,7 +93,8 @@ def publish_table(
             return _Publication(catalog, outbox, lease, stores).run()
         if lease.state == "diverged":
             raise DivergedError(lease.last_error)
-        waits = lease.lease_until_ms is not None and time.monotonic() < deadline
+        held = (lease.lease_until_ms or 0) > time.time() * 1000
+        waits = held and time.monotonic() < deadline
         if lease.published_version >= upto or not waits:
             return Published(lease, lease.published_version)
         time.sleep(pause_s)

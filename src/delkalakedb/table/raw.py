@@ -119,10 +119,10 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
         return None if named is None else [".".join(path) for path in named]
 
     def history(self, limit: int | None = None) -> tuple[int, list[str]]:
-        """The loaded version, and commitInfo as JSON, newest first."""
+        """The newest commit's version, and commitInfo as JSON, newest first."""
         commits = self._snapshot.history(_unsigned(limit))
         infos = [msgspec.json.encode(c.commit_info).decode() for c in commits]
-        return self.version(), infos
+        return commits[0].version if commits else self.version(), infos
 
     def transaction_version(self, app_id: str) -> int | None:
         """The newest version that an application recorded."""

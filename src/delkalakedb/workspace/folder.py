@@ -4,6 +4,7 @@ An owner holds a lock on its folder for as long as it runs, so that whoever come
 can tell a folder in use from one whose owner is dead, in whatever container that was.
 """
 
+import fcntl
 import os
 import shutil
 import time
@@ -11,11 +12,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # Windows: only age tells there.
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["private_folder"]
 
@@ -61,8 +57,6 @@ def _remove_leftovers(work: Path) -> None:
 
 def _lock(folder: Path, *, wait: bool = True) -> int | None:
     """A lock on the folder; None where the file system has no such thing."""
-    if fcntl is None:
-        return None
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

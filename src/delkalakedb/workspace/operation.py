@@ -1,5 +1,6 @@
 """One operation of delta-rs, and what it came to."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -7,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from delkalakedb.catalog import Snapshot
+from delkalakedb.errors import StorageError
 from delkalakedb.model.actions import Action, CommitInfo, Remove, Txn
 from delkalakedb.model.predicate import Anything, Predicate
 from delkalakedb.model.txnlog import Reads, Staged
@@ -15,6 +17,8 @@ from delkalakedb.workspace.files import TableFiles
 __all__ = ["Captured", "Operation"]
 
 T = TypeVar("T")
+
+_log = logging.getLogger("delkalakedb.workspace")
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,15 @@ class Captured(Generic[T]):
         return tuple(self._staged(actions, snapshot) for actions in self.commits)
 
     def discard(self) -> None:
-        """Remove the new files: no version will name them."""
-        self.files.discard(self.new_paths)
+        """Remove the new files: no version will name them.
+
+        Those that can't be removed are left to vacuum: the reason for discarding them
+        matters more to the caller.
+        """
+        try:
+            self.files.discard(self.new_paths)
+        except (OSError, StorageError) as error:
+            _log.warning("files without a version stay: %s", error)
 
     def _staged(self, actions: Sequence[Action], snapshot: Snapshot) -> Staged:
         operation = self.operation

@@ -20,13 +20,8 @@ UPDATE dl_table_versions
 SET commit_info = CAST(:commit_info AS TEXT), published_sha256 = :sha256
 WHERE table_id = :table_id AND version = :version
 
--- name: move_published
--- A version that is in the log already counts as published.
-UPDATE dl_mirrors SET published_version = :version
-WHERE table_id = :table_id AND published_version = :version - 1
-
 -- name: mark_adopted
--- The same for a foreign commit, if the lease still holds that kept its file in place.
+-- A foreign commit is published, if the lease still holds that kept its file in place.
 UPDATE dl_mirrors SET published_version = :version
 WHERE table_id = :table_id AND published_version = :version - 1 AND fence = :fence
 RETURNING published_version

@@ -112,9 +112,9 @@ WHERE table_id = :table_id AND version > :after AND version <= :upto
 -- name: load_removes_since
 -- The removes of the commits after a version.
 SELECT
-    removed_version, path, partition_values, size_bytes, stats, tags, deletion_vector,
-    base_row_id, default_row_commit_version, deletion_timestamp_ms,
-    remove_data_change, remove_fields
+    removed_version, path, partition_values, size_bytes, deletion_vector, base_row_id,
+    default_row_commit_version, deletion_timestamp_ms, remove_data_change,
+    remove_fields
 FROM dl_files
 WHERE table_id = :table_id AND removed_version > :after AND removed_version <= :upto
     AND remove_data_change IS NOT NULL

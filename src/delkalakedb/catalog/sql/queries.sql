@@ -271,14 +271,15 @@ WHERE table_id = :table_id AND removed_version > :after AND removed_version <= :
 ORDER BY file_id
 
 -- name: load_tombstones
--- The newest removes of files not back; `+ 0` keeps the lookup on the index of paths.
+-- The removes after a time of files not back; `+ 0` keeps to the index of paths.
 SELECT
-    path, partition_values, size_bytes, stats, tags, deletion_vector, base_row_id,
+    path, partition_values, size_bytes, deletion_vector, base_row_id,
     default_row_commit_version, deletion_timestamp_ms, remove_data_change,
     remove_fields
 FROM dl_files d
 WHERE table_id = :table_id AND removed_version <= :version
     AND remove_data_change IS NOT NULL
+    AND COALESCE(deletion_timestamp_ms, 0) > :since_ms
     AND NOT EXISTS (
         SELECT 1 FROM dl_files l
         WHERE l.path_hash = d.path_hash AND l.table_id + 0 = d.table_id
