@@ -22,7 +22,7 @@ from delkalakedb import Catalog
 from delkalakedb.errors import CommitFailedError, ProtocolError
 from delkalakedb.model.actions import Action, Add, DeletionVector, Remove
 from delkalakedb.model.conflicts import Rule
-from delkalakedb.model.txnlog import Conflicted
+from delkalakedb.model.txnlog import Conflicted, Reads, Staged
 
 A, B = add("a"), add("b", size=20)
 
@@ -215,6 +215,17 @@ def test_add_that_brings_back_what_a_winner_removed_is_refused(
 
     conflict = lost(catalog, add("a", data_change=False), version=0)
 
+    assert (conflict.rule, conflict.winner_version) == (Rule.ADD_RESURRECTS, 1)
+
+
+def test_own_commits_of_a_transaction_are_never_the_winner(catalog: Catalog) -> None:
+    create(catalog, "t", A)
+    commit(catalog, remove(A))
+    reads = Reads(version=0)
+
+    conflict = catalog.ratify(Staged("t", [B], reads), Staged("t", [add("a")], reads))
+
+    assert isinstance(conflict, Conflicted)
     assert (conflict.rule, conflict.winner_version) == (Rule.ADD_RESURRECTS, 1)
 
 

@@ -253,7 +253,11 @@ class Transaction:
             actions.of(Remove), actions.of(Add), live, files.removed
         )
         if conflict is not None:
-            raise LostError(conflicted(staged.table, newest(winners, head), conflict))
+            # A blind append's winners aren't loaded, and its own commits are none.
+            before = self._tables[staged.table].first_own - 1
+            seen_all = staged.reads.version >= before
+            winner = newest(winners, head.version if seen_all else before)
+            raise LostError(conflicted(staged.table, winner, conflict))
 
     def _write(self, staged: Staged, previous: Head, files: "_Files") -> Committed:
         head, actions = rebased(previous, staged, self._now_ms)

@@ -55,7 +55,7 @@ def find_expired(staged: Staged, head: Head) -> Conflicted | None:
         Rule.READ_EXPIRED,
         f"it read version {read}, and the oldest that is kept is {head.first_version}",
     )
-    return conflicted(staged.table, newest([], head), conflict)
+    return conflicted(staged.table, newest([], head.version), conflict)
 
 
 def _appends_blindly(staged: Staged) -> bool:
@@ -89,10 +89,10 @@ def conflicted(table: str, winner: Winner, conflict: Conflict) -> Conflicted:
     )
 
 
-def newest(rows: Sequence[Row], head: Head) -> Winner:
+def newest(rows: Sequence[Row], otherwise: int) -> Winner:
     """The winner to name where no single one is to blame."""
     if not rows:
-        return Winner(version=head.version, operation="an earlier commit")
+        return Winner(version=otherwise, operation="an earlier commit")
     version, operation, *_ = rows[-1]
     return Winner(version=version, operation=operation or "a commit")
 
