@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from measure import peak_bytes
@@ -133,6 +134,68 @@ def reconcile(uri: str) -> dict[str, Any]:
     from delkalakedb import mirror
 
     return {status.table: status.to_dict() for status in mirror.run(uri)}
+
+
+def dataset(warm: str, table: str, where: str, low: str, high: str) -> dict[str, Any]:
+    """The CPU that a pyarrow dataset takes, and the files that a filter leaves."""
+    import pyarrow.dataset as ds
+
+    import delkalakedb as dk
+
+    # Imports aren't the dataset's.
+    for predicate in ("id = 1", None):
+        dk.DeltaTable(warm).to_pyarrow_dataset(file_pruning_predicate=predicate)
+    started = time.process_time()
+    made = dk.DeltaTable(table).to_pyarrow_dataset(file_pruning_predicate=where or None)
+    cpu_s = time.process_time() - started
+    column = ds.field("id")
+    kept = made.get_fragments((column >= int(low)) & (column <= int(high)))
+    return {"cpu_s": cpu_s, "kept": [fragment.path for fragment in kept]}
+
+
+def open_handle(uri: str, small: str) -> dict[str, Any]:
+    """The memory with all that is imported, and with a table open; then a small one."""
+    import delkalakedb as dk
+    from delkalakedb.catalog.backend import load_backend
+    from delkalakedb.uri import parse_uri
+
+    handles: list[Any] = [dk.DeltaTable, load_backend(parse_uri(uri).engine)]
+    found = [_resident_bytes()]
+    for table in (uri, small):
+        handles.append(dk.DeltaTable(table))
+        handles.append(handles[-1].schema())
+        found.append(_resident_bytes())
+    return {"bytes": found}
+
+
+def append(table: str, warm: str, seconds: str) -> dict[str, Any]:
+    """Append one row after the other for a time; starts when told to."""
+    from table_writes import ROW
+
+    import delkalakedb as dk
+
+    appended, failures = 0, []
+    # The first one in a process loads what it needs.
+    dk.write_deltalake(warm, ROW, mode="append")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    started = time.monotonic()
+    while time.monotonic() < started + float(seconds):
+        try:
+            dk.write_deltalake(table, ROW, mode="append")
+        except Exception as error:
+            failures.append(repr(error))
+        else:
+            appended += 1
+    elapsed_s = time.monotonic() - started
+    return {"appended": appended, "seconds": elapsed_s, "failures": failures}
+
+
+def _resident_bytes() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise NotImplementedError("memory is measured on Linux only")
 
 
 def _listed(action: Callable[[], Any]) -> dict[str, Any]:

@@ -1,17 +1,13 @@
 """Readers that weren't written here: delta-rs, DuckDB's delta extension, ClickHouse.
 
-The last two live in an environment of their own, which is made once and kept in the
-repository's folder, and run in one process that answers requests.
+The last two live in an environment of their own, and run in one process that answers
+requests.
 """
 
 import atexit
-import fcntl
 import json
-import os
 import re
-import shutil
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -22,11 +18,10 @@ from urllib.parse import quote
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
+from environments import ensure_environment
+
 READERS = ("delta-rs", "duckdb", "clickhouse")
-_TESTS = Path(__file__).parent
-_ENVIRONMENT = _TESTS.parent / ".venv-readers"
-_REQUIREMENTS = _TESTS / "requirements-readers.txt"
-_WORKER = _TESTS / "readers_worker.py"
+_WORKER = Path(__file__).with_name("readers_worker.py")
 
 
 class UnreadableError(Exception):
@@ -110,7 +105,7 @@ def _ask_worker(reader: str, location: str, version: int) -> Answer:
 @cache
 def _worker() -> "subprocess.Popen[str]":
     worker = subprocess.Popen(
-        [str(_ensure_environment()), str(_WORKER)],
+        [str(ensure_environment("readers")), str(_WORKER)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -122,35 +117,6 @@ def _worker() -> "subprocess.Popen[str]":
 def _stop(worker: "subprocess.Popen[str]") -> None:
     worker.kill()
     worker.communicate()
-
-
-def _ensure_environment() -> Path:
-    """The Python that has the readers; made by whichever test process is first."""
-    python = _ENVIRONMENT / "bin" / "python"
-    made_of = _ENVIRONMENT / "requirements.txt"
-    with open(f"{_ENVIRONMENT}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        wanted = _REQUIREMENTS.read_text()
-        if not made_of.is_file() or made_of.read_text() != wanted:
-            _run(sys.executable, "-m", "venv", "--clear", str(_ENVIRONMENT))
-            _install(python)
-            made_of.write_text(wanted)
-    return python
-
-
-def _install(python: Path) -> None:
-    wanted = ("--quiet", "--requirement", str(_REQUIREMENTS))
-    folders = (str(Path(sys.executable).parent), os.environ["PATH"])
-    uv = shutil.which("uv", path=os.pathsep.join(folders))
-    try:
-        _run(uv or "uv", "pip", "install", "--python", str(python), *wanted)
-    except (OSError, subprocess.CalledProcessError):
-        # Slower, but it goes by its own settings to reach the index.
-        _run(str(python), "-m", "pip", "install", *wanted)
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True)
 
 
 # ---- Delta's types in each reader's words

@@ -21,7 +21,7 @@ LAYERS = (
     ("workspace",),
     ("commits",),
     ("table", "spark"),
-    (PUBLIC, "auto"),
+    (PUBLIC, "auto", "connection"),
     ("cli",),
     ("__main__",),
 )

@@ -27,7 +27,7 @@ import delkalakedb as dk
 from delkalakedb.errors import TableNotFoundError
 from delkalakedb.table.registration import register
 
-ENGINE = os.environ["SUITE_ENGINE"]
+CATALOG = os.environ["SUITE_CATALOG"]
 RESULTS = Path(os.environ["SUITE_RESULTS"])
 ROUTED = "routed"
 # The global that takes a URI, and the name of that argument.
@@ -44,10 +44,9 @@ ENTRIES = (
 class Router:
     """Turns paths under the temporary folder into URIs of the catalog."""
 
-    def __init__(self, root: Path, engine: str) -> None:
+    def __init__(self, root: Path, catalog_uri: str) -> None:
         self.root = root.resolve()
-        # beside the tables' folders: tests list these
-        self.catalog_uri = f"deltasql://{engine}/{self.root}-meta.db"
+        self.catalog_uri = catalog_uri
         self.item: pytest.Item | None = None
 
     def uri(self, table_uri: object) -> object:
@@ -132,8 +131,8 @@ class Recorder:
 
 def pytest_configure(config: pytest.Config) -> None:
     router = None
-    if ENGINE != "plain":
-        router = Router(Path(config.getoption("basetemp")), ENGINE)
+    if CATALOG:
+        router = Router(Path(config.getoption("basetemp")), CATALOG)
         register()
         for module, name, argument in ENTRIES:
             setattr(module, name, Entry(getattr(module, name), argument, router))

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from delkalakedb import mirror as mirror
-    from delkalakedb.catalog import Catalog, Snapshot, connect
+    from delkalakedb.catalog import Snapshot
+    from delkalakedb.catalog.cache import CacheInfo, cache_info
+    from delkalakedb.connection import Catalog, connect
     from delkalakedb.mirror.verify import verify_uri as verify
     from delkalakedb.model.tables import Commit, File, Table
     from delkalakedb.table import DeltaTable, write_deltalake
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from delkalakedb.telemetry import JsonFormatter
 
 __all__ = [
+    "CacheInfo",
     "Catalog",
     "Commit",
     "DeltaTable",
@@ -23,6 +26,7 @@ __all__ = [
     "Snapshot",
     "Table",
     "Transaction",
+    "cache_info",
     "connect",
     "register",
     "transaction",
@@ -33,7 +37,8 @@ __all__ = [
 
 # Loaded on first use: the command's help needs none of what these import.
 _HOMES = {
-    "Catalog": "catalog",
+    "CacheInfo": "catalog.cache",
+    "Catalog": "connection",
     "Commit": "model.tables",
     "DeltaTable": "table",
     "File": "model.tables",
@@ -41,7 +46,8 @@ _HOMES = {
     "Snapshot": "catalog",
     "Table": "model.tables",
     "Transaction": "table.multi",
-    "connect": "catalog",
+    "cache_info": "catalog.cache",
+    "connect": "connection",
     "register": "table.registration",
     "transaction": "table.multi",
     "unregister": "table.registration",

@@ -22,7 +22,8 @@ from deltalake import DeltaTable
 from workers import CHILDREN
 
 import delkalakedb as dk
-from delkalakedb import Catalog, commits
+from delkalakedb import commits
+from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.mirror import upkeep
 from delkalakedb.mirror.checksum import checksum_path
@@ -72,6 +73,12 @@ def create_lake(
     meta = metadata(configuration=configuration)
     catalog.commit(creation(name, meta=meta, location=location))
     return open_store(location)
+
+
+def due_at(version: int, interval: int) -> int:
+    """The version whose checkpoint a table at a version has; -1 if none."""
+    ends = [v for v in range(1, version + 1) if (v + 1) % interval == 0]
+    return max(ends, default=-1)
 
 
 def grow(

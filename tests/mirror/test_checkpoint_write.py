@@ -425,7 +425,8 @@ def test_second_v2_checkpoint_of_a_version_leaves_the_first_whole(
 def test_due_checkpoint_is_the_newest_end_of_an_interval(
     published: int, last: int, interval: int
 ) -> None:
-    ends = [v for v in range(1, published + 1) if v % interval == 0 and v > last]
+    versions = range(max(last, 0) + 1, published + 1)
+    ends = [v for v in versions if (v + 1) % interval == 0]
     assert checkpoint_due(published, last, interval) == max(ends, default=None)
 
 

@@ -18,6 +18,7 @@ from mirror_workers import (
     brief,
     check_mirror,
     create_lake,
+    due_at,
     grow,
     grow_stepwise,
     outlive,
@@ -107,8 +108,7 @@ def check_kill(uri: str, folder: Path, number: int, step: str, nth: int) -> None
         outlive(catalog, name)
         reconciler_of(catalog, table=name).run_once()
         version = catalog.table(name).version
-        due = version - version % INTERVAL
-        check_mirror(catalog, name, checkpoint=due or -1)
+        check_mirror(catalog, name, checkpoint=due_at(version, INTERVAL))
         left = temporary_files(catalog.table(name).location)
         assert len(left) == (step in TORN_OFF)
 

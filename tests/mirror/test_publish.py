@@ -4,12 +4,13 @@ import hashlib
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from actions import add, commit, create, metadata, staged
 
 import delkalakedb as dk
-from delkalakedb.catalog.outbox import Lease, Outbox
+from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
 from delkalakedb.commits import commit as deliver
 from delkalakedb.errors import DivergedError, MirrorBehindError, StorageError
 from delkalakedb.mirror import deliver as delivery
@@ -259,6 +260,23 @@ def test_writer_does_not_wait_for_a_lease_that_expired_during_back_off(
     assert time.monotonic() - started < 0.4
 
 
+def test_lease_that_was_let_go_while_it_was_asked_for_is_asked_for_again(
+    table: dk.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, take = lease(table), Outbox.take
+
+    def take_too_soon(outbox: Outbox, *given: Any, **options: Any) -> Lease | Mirror:
+        taken = take(outbox, *given, **options)
+        if isinstance(taken, Lease):
+            return taken
+        outbox.release(held)
+        return outbox.load("t")
+
+    monkeypatch.setattr(Outbox, "take", take_too_soon)
+
+    assert publish(table, "t") == 3
+
+
 def test_second_publisher_sees_what_the_first_published(table: dk.Catalog) -> None:
     held = lease(table)
     outbox = Outbox(table.backend)
@@ -340,12 +358,13 @@ def test_checkpoint_is_made_when_it_is_due(catalog: dk.Catalog, location: Path) 
 
     found = [name for name in log_files(location) if "checkpoint" in name]
     assert found == [
-        f"{2:020}.checkpoint.parquet",
-        f"{4:020}.checkpoint.parquet",
+        f"{1:020}.checkpoint.parquet",
+        f"{3:020}.checkpoint.parquet",
+        f"{5:020}.checkpoint.parquet",
         "_last_checkpoint",
     ]
     (status,) = dk.mirror.status(catalog.uri)
-    assert status.checkpoint_version == 4
+    assert status.checkpoint_version == 5
 
 
 def test_large_table_gets_its_checkpoint_from_a_thread(

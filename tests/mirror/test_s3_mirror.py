@@ -43,7 +43,7 @@ def test_mirror_on_s3_is_read_by_deltalake(catalog: Catalog, s3: Place) -> None:
     for n in range(4):
         grow(catalog, "w", n, options=s3.storage_options)
 
-    check_mirror(catalog, options=s3.storage_options, checkpoint=3)
+    check_mirror(catalog, options=s3.storage_options, checkpoint=2)
 
 
 @sqlite
@@ -146,7 +146,7 @@ def test_checkpoints_on_a_store_that_overwrites_hold_what_they_must(
         grow(catalog, "w", n, options=options)
 
     # deltalake can't read them there: this server answers ranges with the whole.
-    check_log(catalog, options=options, checkpoint=3)
+    check_log(catalog, options=options, checkpoint=2)
 
 
 @sqlite

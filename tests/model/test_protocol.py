@@ -41,6 +41,7 @@ from delkalakedb.model.protocol import (
     check_writable,
     complete_upgrade,
     supported_features,
+    with_needed,
 )
 from delkalakedb.model.replay import Replay
 
@@ -334,6 +335,16 @@ def test_an_upgrade_within_legacy_versions_is_left_alone() -> None:
     new = protocol(1, 4)
     assert complete_upgrade(PLAIN, new) is new
     check_transition(PLAIN, new)
+
+
+@given(listed)
+def test_a_protocol_gets_the_features_that_its_own_need(names: set[str]) -> None:
+    completed = with_needed(protocol(3, 7, *sorted(names)))
+    features = supported_features(completed)
+    needed = {need for name in features for need in FEATURES[name].needs}
+    assert needed <= features <= names | needed
+    assert not any(FEATURES[need].reader for need in needed)
+    assert with_needed(completed) is completed
 
 
 def test_upgrades_of_delta_rs_can_be_completed(tmp_path: Path) -> None:

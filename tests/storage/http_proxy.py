@@ -16,10 +16,14 @@ def pass_on(method: str, headers: dict[str, str]) -> None:
 
 
 class Proxy:
-    """`endpoint` leads to another; `requests` are the methods that were sent."""
+    """`endpoint` leads to another; `requests` are the methods that were sent.
+
+    `received_bytes` is how much was answered.
+    """
 
     def __init__(self, endpoint: str, answer: Answer) -> None:
         self.requests: list[str] = []
+        self.received_bytes = 0
         self._answer = answer
         self._behind = urlsplit(endpoint).netloc
         proxy = self
@@ -48,6 +52,7 @@ class Proxy:
             answered = {"content-length": str(len(content))}
         else:
             status, answered, content = self._ask(request, headers, body)
+        self.received_bytes += len(content)
         request.send_response_only(status)
         for name, value in answered.items():
             request.send_header(name, value)

@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
 
 import delkalakedb as dk
-from delkalakedb.errors import DeltaError
+from delkalakedb.errors import DeltaError, TableExistsError
 
 SCHEMA = pa.schema([("x", pa.int64()), ("day", pa.string())])
 
@@ -64,3 +65,68 @@ deltalake.write_deltalake(sys.argv[1], pa.table({"x": [1]}))
     )
 
     assert (done.returncode == 0) is works
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        SCHEMA,
+        deltalake.Schema.from_arrow(SCHEMA),
+        deltalake.Schema.from_arrow(SCHEMA).to_json(),
+    ],
+    ids=["arrow", "deltalake", "json"],
+)
+def test_catalog_creates_a_table_of_any_schema(
+    catalog: dk.Catalog, tmp_path: Path, schema: Any
+) -> None:
+    table = catalog.create_table(
+        "t",
+        schema,
+        location=f"{tmp_path}/here",
+        partition_by="day",
+        configuration={"delta.appendOnly": "true"},
+        description="new",
+    )
+
+    assert table == catalog.table("t")
+    assert (table.version, table.num_files, table.description) == (0, 0, "new")
+    assert table.partition_columns == ("day",)
+    assert table.configuration == {"delta.appendOnly": "true"}
+    mirrored = deltalake.DeltaTable(tmp_path / "here")
+    assert mirrored.schema() == deltalake.Schema.from_json(table.schema_string)
+    assert mirrored.metadata().description == "new"
+
+
+def test_transaction_creates_the_same_table_as_the_catalog(
+    catalog: dk.Catalog,
+) -> None:
+    options: dict[str, Any] = {
+        "partition_by": ["day"],
+        "configuration": {"delta.feature.catalogManaged": "supported"},
+        "description": "new",
+    }
+    alone = catalog.create_table("alone", SCHEMA, **options)
+    with dk.transaction(catalog) as tx:
+        staged = tx.create_table("together", SCHEMA, **options)
+    together = catalog.table("together")
+
+    assert (staged.name, staged.version) == ("together", 0)
+    own = ("name", "id", "location", "timestamp_ms", "created_time_ms")
+    same = [
+        {key: value for key, value in table.to_dict().items() if key not in own}
+        for table in (alone, together, staged)
+    ]
+    assert same[0] == same[1]
+    assert same[2]["schema_string"] == same[0]["schema_string"]
+
+
+def test_catalog_refuses_to_create_a_table_twice(catalog: dk.Catalog) -> None:
+    catalog.create_table("t", SCHEMA)
+
+    with pytest.raises(TableExistsError, match="t: the table exists already"):
+        catalog.create_table("t", SCHEMA)
+
+
+def test_text_that_is_no_schema_is_refused(catalog: dk.Catalog) -> None:
+    with pytest.raises(DeltaError, match="not a schema in Delta's JSON"):
+        catalog.create_table("t", "x long, day string")

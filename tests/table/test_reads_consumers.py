@@ -4,6 +4,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import datafusion
 import deltalake
 import duckdb
 import polars as pl
@@ -71,11 +72,73 @@ def test_duckdb_reads_its_dataset_and_its_scan(table: dk.DeltaTable) -> None:
 
 
 def test_datafusion_reads_it(table: dk.DeltaTable) -> None:
-    datafusion = pytest.importorskip("datafusion")
     context = datafusion.SessionContext()
     context.register_table("t", table)
     (batch,) = context.sql("SELECT sum(n) AS n FROM t").collect()
     assert batch.to_pylist() == [{"n": 10}]
+
+
+def test_datafusion_can_not_go_round_the_catalog(table: dk.DeltaTable) -> None:
+    context = datafusion.SessionContext()
+    context.register_table("t", table)
+    for statement in ("INSERT INTO t VALUES (5, 'b', 1.0)", "DELETE FROM t"):
+        with pytest.raises(Exception, match=r"not (implemented|supported)"):
+            context.sql(statement).collect()
+    assert deltalake.DeltaTable(table.table_uri).version() == table.version() == 1
+
+
+def check_appended(table: dk.DeltaTable) -> None:
+    """Two more rows are in the catalog and in the log, as the next version."""
+    mirror = deltalake.DeltaTable(table.table_uri)
+    for opened in (table, mirror):
+        rows = opened.to_pyarrow_table().sort_by("n")
+        assert rows["n"].to_pylist() == [1, 2, 3, 4, 5, 6]
+        assert rows["p"].to_pylist()[4:] == ["new", None]
+        assert opened.version() == 2
+
+
+def new_rows(library: str) -> Any:
+    rows = pa.table({"n": [5, 6], "p": ["new", None], "f": [None, 6.5]})
+    if library == "pandas":
+        return rows.to_pandas()
+    if library == "polars":
+        return pl.from_arrow(rows)
+    if library == "duckdb":
+        return duckdb.connect().from_arrow(rows)
+    return datafusion.SessionContext().from_arrow(rows)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "duckdb", "datafusion"])
+def test_frame_of_a_library_is_appended(table: dk.DeltaTable, library: str) -> None:
+    dk.write_deltalake(table, new_rows(library), mode="append")
+
+    check_appended(table)
+
+
+def test_polars_writes_by_handle(table: dk.DeltaTable) -> None:
+    new_rows("polars").write_delta(table, mode="append")
+
+    check_appended(table)
+
+
+def test_polars_sinks_by_handle(table: dk.DeltaTable) -> None:
+    new_rows("polars").lazy().sink_delta(table, mode="append")
+
+    check_appended(table)
+
+
+def test_polars_merges_by_handle(table: dk.DeltaTable) -> None:
+    options = {
+        "predicate": "s.n = t.n",
+        "source_alias": "s",
+        "target_alias": "t",
+    }
+    merger = new_rows("polars").write_delta(
+        table, mode="merge", delta_merge_options=options
+    )
+    merger.when_not_matched_insert_all().execute()
+
+    check_appended(table)
 
 
 def public(kind: type) -> list[str]:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import datafusion
 import deltalake
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -223,7 +225,7 @@ def test_fenced_table_is_read_by_plain_deltalake(uri: str) -> None:
     assert rows.to_pydict() == ROWS.to_pydict()
 
 
-# ---- polars and pandas
+# ---- polars, pandas, duckdb, datafusion
 
 
 def test_polars_writes_and_reads_by_string(uri: str) -> None:
@@ -250,6 +252,39 @@ def test_pandas_frames_go_in_and_come_out(uri: str) -> None:
     deltalake.write_deltalake(uri, frame)
 
     assert deltalake.DeltaTable(uri).to_pandas().equals(frame)
+
+
+def test_duckdb_relation_goes_in_and_its_rows_come_out(uri: str) -> None:
+    with duckdb.connect() as connection:
+        connection.register("source", ROWS)
+        deltalake.write_deltalake(uri, connection.sql("SELECT * FROM source"))
+
+        connection.register("found", deltalake.DeltaTable(uri).to_pyarrow_dataset())
+        rows = connection.execute("SELECT * FROM found ORDER BY id").fetchall()
+
+    assert rows == [(1, "a"), (2, "b")]
+
+
+def test_datafusion_frame_goes_in_and_its_rows_come_out(uri: str) -> None:
+    context = datafusion.SessionContext()
+    deltalake.write_deltalake(uri, context.from_arrow(ROWS))
+
+    context.register_table("found", deltalake.DeltaTable(uri))
+    batches = context.sql("SELECT * FROM found ORDER BY id").collect()
+
+    assert pa.Table.from_batches(batches).to_pydict() == ROWS.to_pydict()
+
+
+def test_polars_merges_by_string(uri: str) -> None:
+    frame = pl.DataFrame({"id": [2, 3], "p": ["z", "c"]})
+    deltalake.write_deltalake(uri, ROWS)
+    options = {"predicate": "s.id = t.id", "source_alias": "s", "target_alias": "t"}
+
+    merger = frame.write_delta(uri, mode="merge", delta_merge_options=options)
+    merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    rows = pl.read_delta(uri).sort("id").to_dict(as_series=False)
+    assert rows == {"id": [1, 2, 3], "p": ["a", "z", "c"]}
 
 
 # ---- everything else stays deltalake's

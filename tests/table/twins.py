@@ -13,8 +13,8 @@ from delkalakedb.uri import format_uri, parse_uri
 class Twins:
     """Two tables that must hold the same rows after each operation."""
 
-    def __init__(self, catalog_uri: str, folder: Path) -> None:
-        self.uri = format_uri(parse_uri(catalog_uri).with_table("t"))
+    def __init__(self, catalog_uri: str, folder: Path, name: str = "t") -> None:
+        self.uri = format_uri(parse_uri(catalog_uri).with_table(name))
         self.path = str(folder / "plain")
 
     @property

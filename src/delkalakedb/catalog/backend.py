@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from delkalakedb.catalog.cache import Cache
     from delkalakedb.catalog.head import Head
     from delkalakedb.config import Settings
+    from delkalakedb.settings import CacheSettings
     from delkalakedb.uri import Uri
 
 __all__ = [
@@ -141,6 +142,9 @@ class Backend(ABC):
     default_data_path: str | None = None
     # Where nobody else can write to the database.
     heads: "Cache[Head] | None" = None
+    # What tells its database from others, and how much of its tables may be kept.
+    key: tuple[object, ...] = ()
+    cache: "CacheSettings | None" = None
     # Gone when closed: kept open for the life of the process.
     ephemeral: bool = False
 
@@ -169,6 +173,14 @@ class Backend(ABC):
         self, sql: str, params: Params, schema: "pa.Schema"
     ) -> Iterator["pa.RecordBatch"]:
         """The rows of a statement as Arrow, streamed."""
+
+    def files(self, params: Params, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
+        """The live files of a table at a version, streamed."""
+        return self.batches(self.naming("files", schema), params, schema)
+
+    def naming(self, statement: str, schema: "pa.Schema") -> str:
+        """A statement that gives the columns of a schema."""
+        return self.statements[statement].replace("{columns}", ", ".join(schema.names))
 
     @abstractmethod
     def find_catalog(self, session: Session) -> bool:

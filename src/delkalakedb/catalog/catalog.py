@@ -1,7 +1,7 @@
 """A catalog: the tables of one SQL database."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from delkalakedb.catalog.backend import Backend
 from delkalakedb.catalog.head import Head, parse_head
+from delkalakedb.catalog.listing import list_files
 from delkalakedb.catalog.migrations import ensure_schema
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.catalog.plan import plan
 from delkalakedb.catalog.ratify import CLIENT, SqlTxnLogWriter
-from delkalakedb.catalog.reader import SqlTxnLogReader, load_files
+from delkalakedb.catalog.reader import SqlTxnLogReader
 from delkalakedb.catalog.registry import acquire_backend, release_backend
 from delkalakedb.catalog.retention import Expired, expire_versions, while_kept
 from delkalakedb.catalog.rows import FILES_SCHEMA
@@ -64,9 +65,17 @@ class Snapshot:
         """The metaData action in force."""
         return self._head.metadata
 
-    def files(self, where: Filter | None = None) -> pa.RecordBatchReader:
-        """The files, or those that may hold a row that matches, streamed as Arrow."""
-        return self._files(where, FILES_SCHEMA)
+    def files(
+        self, where: Filter | None = None, *, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """The files, streamed as Arrow.
+
+        Args:
+            where: only files that may hold a row that matches.
+            columns: only these of the columns; no others are loaded.
+        """
+        schema = FILES_SCHEMA if columns is None else _schema(columns)
+        return self._files(where, schema)
 
     def add_actions(
         self, where: Filter | None = None, *, flatten: bool = False
@@ -77,8 +86,8 @@ class Snapshot:
             where: only files that may hold a row that matches.
             flatten: one column for each part of a struct, named `min.a` and so on.
         """
-        schema = pa.schema([FILES_SCHEMA.field(name) for name in ADD_ACTION_COLUMNS])
-        return add_actions(self._files(where, schema), self.metadata, flatten=flatten)
+        files = self.files(where, columns=ADD_ACTION_COLUMNS)
+        return add_actions(files, self.metadata, flatten=flatten)
 
     def history(
         self,
@@ -117,12 +126,19 @@ class Snapshot:
 
     def _files(self, where: Filter | None, schema: pa.Schema) -> pa.RecordBatchReader:
         if where is None:
-            batches = load_files(self._backend, self._head, schema)
+            batches = list_files(self._backend, self._head, schema)
         else:
-            predicate = self._predicate(where)
-            batches = plan(self._backend, self._head, predicate, schema)
-        kept = while_kept(self._backend, self._head, batches)
-        return pa.RecordBatchReader.from_batches(schema, kept)
+            batches = self._planned(self._predicate(where), schema)
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _planned(
+        self, predicate: Predicate, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        # The plan itself looks at these.
+        seen = _schema([*schema.names, "partition_values", "stats"])
+        batches = plan(self._backend, self._head, predicate, seen)
+        for batch in while_kept(self._backend, self._head, batches):
+            yield batch.select(schema.names)
 
     def _predicate(self, where: Filter) -> Predicate:
         if isinstance(where, str | list | tuple):
@@ -250,6 +266,16 @@ class Catalog:
 
     def __repr__(self) -> str:
         return f"Catalog({str(self.uri)!r})"
+
+
+def _schema(columns: Iterable[str]) -> pa.Schema:
+    columns = list(dict.fromkeys(columns))
+    if unknown := sorted(set(columns) - set(FILES_SCHEMA.names)):
+        raise DeltaError(
+            f"files have no column {', '.join(unknown)}; they have "
+            f"{', '.join(FILES_SCHEMA.names)}"
+        )
+    return pa.schema([FILES_SCHEMA.field(name) for name in columns])
 
 
 def connect(uri: str | Uri, **settings: Any) -> Catalog:

@@ -91,9 +91,10 @@ class PendingSnapshot(Snapshot):
     ) -> Iterator[pa.RecordBatch]:
         if not self._cleared:
             gone = pa.array(self._gone, pa.string())
-            for batch in self._ratified._files(predicate, schema):
+            names = schema.names
+            for batch in self._ratified.files(predicate, columns=["path", *names]):
                 there = pc.invert(pc.is_in(batch["path"], value_set=gone))
-                yield batch.filter(there)
+                yield batch.filter(there).select(names)
         adds = list(self._matching(predicate))
         if adds:
             columns = _columns(adds, self.version)

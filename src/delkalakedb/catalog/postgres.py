@@ -97,8 +97,8 @@ class PostgresBackend(Backend):
         self, sql: str, params: Params, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         # ADBC has only positional parameters; ours are integers and bound here.
-        bound = sql % {name: int(value) for name, value in params.items()}
-        return self._bulk_reader().read(bound, schema)
+        values = {n: "NULL" if v is None else int(v) for n, v in params.items()}
+        return self._bulk_reader().read(sql % values, schema)
 
     def find_catalog(self, session: Session) -> bool:
         return bool(session.query("find_catalog", {"schema": self._schema}))

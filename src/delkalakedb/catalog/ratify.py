@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from delkalakedb.catalog.backend import Backend, Row, UnknownOutcomeError
 from delkalakedb.catalog.commit import Actor
+from delkalakedb.catalog.fresh import keep_fresh
 from delkalakedb.catalog.transaction import LostError, Transaction, lock_queries
 from delkalakedb.errors import CatalogError, MirrorBehindError
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
@@ -97,13 +98,16 @@ class SqlTxnLogWriter:
     ) -> tuple[Committed | Skipped, ...]:
         actor = self._actor = self._actor or _actor(self._backend)
         with self._backend.writing() as session:
-            return Transaction(
+            transaction = Transaction(
                 session,
                 self._backend,
                 transaction_id,
                 actor,
                 self._indexed_columns,
-            ).ratify(staged)
+            )
+            outcomes = transaction.ratify(staged)
+        keep_fresh(self._backend, transaction.fresh)
+        return outcomes
 
     def _find_out(
         self, staged: Sequence[Staged], transaction_id: str, lost: UnknownOutcomeError

@@ -25,8 +25,6 @@ from delkalakedb.model.txnlog import State
 __all__ = ["SqlTxnLogReader", "commit_from_row", "load_files", "load_tombstones"]
 
 _NO_LIMIT = 2**62
-# Before any time; a tombstone without one is as old as can be.
-_ALWAYS = -(2**62)
 _TOMBSTONES = pa.schema(
     [
         ("path", pa.string()),
@@ -157,16 +155,14 @@ def load_files(
 
     `schema` names columns of `FILES_SCHEMA`.
     """
-    columns = ", ".join(schema.names)
-    statement = backend.statements["files"].replace("{columns}", columns)
     params = {"table_id": head.table_id, "version": head.version}
-    return backend.batches(statement, params, schema)
+    return backend.files(params, schema)
 
 
 def load_tombstones(
-    backend: Backend, head: Head, since_ms: int = _ALWAYS
+    backend: Backend, head: Head, since_ms: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The tombstones at a head's version that are younger than a time, streamed."""
+    """The tombstones at a head's version, or those younger than a time, streamed."""
     statement = backend.statements["load_tombstones"]
     params = {
         "table_id": head.table_id,

@@ -1,7 +1,8 @@
 """One backend, and so one pool, per process and database.
 
-The first catalog that is opened on a database decides the pool's settings. A database
-in memory lives as long as the process.
+The first catalog that is opened on a database decides the settings of its pool, and
+how much of its tables is kept in memory. A database in memory lives as long as the
+process.
 """
 
 import atexit
@@ -29,6 +30,7 @@ def acquire_backend(uri: "Uri", settings: "Settings") -> Backend:
         backend = _backends.get(key)
         if backend is None:
             backend = _backends[key] = kind(uri, settings)
+            backend.key, backend.cache = key, settings.cache
         _users[backend] = _users.get(backend, 0) + 1
     return backend
 

@@ -19,7 +19,7 @@ from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.properties import TableProperties, parse_properties
 from delkalakedb.model.retention import log_cutoff_ms, tombstone_cutoff_ms
 
-__all__ = ["Expired", "expire_versions", "while_kept"]
+__all__ = ["Expired", "check_kept", "expire_versions", "while_kept"]
 
 _DELETES = (
     "delete_versions",
@@ -105,8 +105,12 @@ def while_kept(
     The latest version can't: only one that was superseded for the whole retention does.
     """
     yield from batches
-    if head.version == head.current_version:
-        return
+    if head.version != head.current_version:
+        check_kept(backend, head)
+
+
+def check_kept(backend: Backend, head: Head) -> None:
+    """Refuse a version that has expired since its head was loaded."""
     with backend.reading() as session:
         rows = session.query("load_first_version", {"table_id": head.table_id})
     if rows and rows[0][0] > head.version:

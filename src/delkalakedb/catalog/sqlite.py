@@ -4,7 +4,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,8 @@ from delkalakedb.catalog.backend import (
     Write,
 )
 from delkalakedb.catalog.pool import Pool
-from delkalakedb.catalog.rows import columns_to_batch
+from delkalakedb.catalog.rows import columns_to_batch, to_batch
+from delkalakedb.catalog.sqlite_pages import joined, taken_apart
 from delkalakedb.catalog.statements import load_statements
 from delkalakedb.errors import (
     CatalogBusyError,
@@ -106,18 +107,20 @@ class SqliteBackend(Backend):
         self, sql: str, params: Params, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         with self._mapped(), self._pool.connection() as connection:
-            cursor = connection.execute(sql, params)
-            columns: list[list[Any]] = [[] for _ in schema]
-            while rows := cursor.fetchmany(_FETCH_ROWS):
-                for column, values in zip(
-                    columns, zip(*rows, strict=True), strict=True
-                ):
-                    column.extend(values)
-                if len(columns[0]) >= _BATCH_ROWS:
-                    yield columns_to_batch(columns, schema)
-                    columns = [[] for _ in schema]
-            if columns[0]:
-                yield columns_to_batch(columns, schema)
+            yield from _by_row(connection, sql, params, schema)
+
+    def files(self, params: Params, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """As for the other engines, but several times as quick as rows would be."""
+        with self._mapped(), self._pool.connection() as connection:
+            # All pages of one state: a file that is removed changes its place.
+            connection.execute("BEGIN")
+            try:
+                page = self.naming("files_page", schema)
+                yield from _by_page(connection, page, params, schema)
+                died = self.naming("files_died", schema)
+                yield from _by_row(connection, died, params, schema)
+            finally:
+                connection.execute("ROLLBACK")
 
     def find_catalog(self, session: Session) -> bool:
         return bool(session.query("find_catalog", {}))
@@ -193,6 +196,53 @@ class SqliteBackend(Backend):
             if code in _UNAVAILABLE:
                 raise CatalogUnavailableError(f"{self._name}: {error}") from error
             raise CatalogError(f"{self._name}: {error}") from error
+
+
+def _by_row(
+    connection: _Connection, sql: str, params: Params, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    cursor = connection.execute(sql, params)
+    columns: list[list[Any]] = [[] for _ in schema]
+    while rows := cursor.fetchmany(_FETCH_ROWS):
+        for column, values in zip(columns, zip(*rows, strict=True), strict=True):
+            column.extend(values)
+        if len(columns[0]) >= _BATCH_ROWS:
+            yield columns_to_batch(columns, schema)
+            columns = [[] for _ in schema]
+    if columns[0]:
+        yield columns_to_batch(columns, schema)
+
+
+def _by_page(
+    connection: _Connection, page: str, params: Params, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    last, rows = -1, _BATCH_ROWS
+    while rows == _BATCH_ROWS:
+        bounds = {**params, "after": last, "page_rows": _BATCH_ROWS}
+        last, batch = _joined_page(connection, page, bounds, schema) or _plain_page(
+            connection, page, bounds, schema
+        )
+        rows = batch.num_rows
+        if rows:
+            yield batch
+
+
+def _joined_page(
+    connection: _Connection, page: str, params: Params, schema: pa.Schema
+) -> tuple[int, pa.RecordBatch] | None:
+    # A text may become longer than SQLite bears.
+    with suppress(sqlite3.DataError):
+        row = connection.execute(joined(page, schema.names), params).fetchone()
+        if (batch := taken_apart(row, schema)) is not None:
+            return row[0], batch
+    return None
+
+
+def _plain_page(
+    connection: _Connection, page: str, params: Params, schema: pa.Schema
+) -> tuple[int, pa.RecordBatch]:
+    rows = connection.execute(page, params).fetchall()
+    return rows[-1][-1], to_batch([row[:-1] for row in rows], schema)
 
 
 class _SqliteSession(Session):

@@ -15,6 +15,8 @@ from delkalakedb.catalog.commit import (
     RemovedAll,
     commit_writes,
 )
+from delkalakedb.catalog.commits import Ratified
+from delkalakedb.catalog.fresh import fresh_commit
 from delkalakedb.catalog.head import FILES_PER_TABLE, Head, parse_head
 from delkalakedb.catalog.rebased import commit_info, empty_head, last_adds, rebased
 from delkalakedb.catalog.rows import hash_path
@@ -88,6 +90,7 @@ class Transaction:
         self._tables: dict[str, _Table] = {}
         self._early: dict[str, list[Row]] = {}
         self._participants: list[dict[str, object]] = []
+        self.fresh: list[Ratified] = []
         self._hashed: dict[int, dict[str, int]] = {}
         self._now_ms = int(time.time() * 1000)
 
@@ -177,7 +180,7 @@ class Transaction:
         winners = self._winners(staged, head, table.first_own)
         if lost := find_conflict(self._session, head, staged, winners):
             raise LostError(lost)
-        check_actions(staged.actions, head.protocol, head.metadata, head.version + 1)
+        _check_actions(staged, head)
         _check_append_only(staged, head)
         files = self._files(staged, head, early)
         self._check_liveness(staged, files, winners, head)
@@ -219,7 +222,7 @@ class Transaction:
             raise TableNotFoundError(f"{staged.table}: the catalog has no such table")
         _check_size("name", staged.table, _MAX_NAME_BYTES)
         _check_size("location", staged.location, _MAX_LOCATION_BYTES)
-        check_actions(staged.actions, None, None, 0)
+        _check_actions(staged)
         taken = self._session.query("find_location", {"location": staged.location})
         if taken:
             raise TableExistsError(
@@ -284,6 +287,9 @@ class Transaction:
         )
         self._session.apply(rows.writes)
         self._tables[staged.table].head = rows.head
+        appends = not staged.remove_all and not files.rows and not actions.of(Remove)
+        if appends and (fresh := fresh_commit(rows.head, self._id, actions)):
+            self.fresh.append(fresh)
         return rows.committed
 
     def _removed_all(self, staged: Staged, head: Head) -> RemovedAll | None:
@@ -330,6 +336,16 @@ class _Files:
             elif removed_version < first_own:
                 removed.add(path)
         self.removed = frozenset(removed)
+
+
+def _check_actions(staged: Staged, head: Head | None = None) -> None:
+    protocol, metadata, version = None, None, 0
+    if head is not None:
+        protocol, metadata, version = head.protocol, head.metadata, head.version + 1
+    try:
+        check_actions(staged.actions, protocol, metadata, version)
+    except ProtocolError as error:
+        raise ProtocolError(f"{staged.table}: {error}") from error
 
 
 def _check_append_only(staged: Staged, head: Head) -> None:

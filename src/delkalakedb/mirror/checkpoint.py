@@ -68,8 +68,11 @@ def checkpoint_interval(metadata: Metadata, settings: "Settings") -> int:
 
 
 def checkpoint_due(published: int, last_checkpoint: int, interval: int) -> int | None:
-    """The newest published version that ends an interval, unless it has its own."""
-    due = published - published % interval
+    """The newest published version that ends an interval, unless it has its own.
+
+    As delta-rs counts: an interval of 10 ends with versions 9 and 19, none with 0.
+    """
+    due = (published + 1) // interval * interval - 1
     return due if due > max(last_checkpoint, 0) else None
 
 

@@ -12,12 +12,13 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.commits import Ratified, load_commits
+from delkalakedb.catalog.fresh import take_fresh
 from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
 from delkalakedb.errors import CodecError, DivergedError, StorageError
 from delkalakedb.mirror.checksum import checksum_path, version_checksum
@@ -93,9 +94,12 @@ def publish_table(
             return _Publication(catalog, outbox, lease, stores).run()
         if lease.state == "diverged":
             raise DivergedError(lease.last_error)
-        held = (lease.lease_until_ms or 0) > time.time() * 1000
-        waits = held and time.monotonic() < deadline
-        if lease.published_version >= upto or not waits:
+        now_ms = time.time() * 1000
+        held = (lease.lease_until_ms or 0) > now_ms
+        # Neither held nor put off after a failure, it was let go just now.
+        put_off = not held and (lease.next_try_ms or 0) > now_ms
+        over = put_off or time.monotonic() >= deadline
+        if lease.published_version >= upto or over:
             return Published(lease, lease.published_version)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -163,15 +167,21 @@ class _Publication:
 
     def _publish_some(self, ratified: int) -> None:
         upto = min(self._published + _TOGETHER, ratified)
-        name, backend = self._lease.mirror.name, self._catalog.backend
         done: dict[int, str] = {}
         try:
-            for commit in load_commits(backend, name, self._published, upto):
+            for commit in self._commits(upto):
                 self._hold()
                 done[commit.head.version] = self._put(commit)
         finally:
             if done:
                 self._mark(done, release=max(done) == ratified)
+
+    def _commits(self, upto: int) -> Iterable[Ratified]:
+        mirror, backend = self._lease.mirror, self._catalog.backend
+        fresh = take_fresh(backend, mirror.table_id, self._published, upto)
+        if fresh is not None:
+            return fresh
+        return load_commits(backend, mirror.name, self._published, upto)
 
     def _mark(self, done: Mapping[int, str], *, release: bool) -> None:
         if not self._outbox.mark_published(self._lease, done, release=release):

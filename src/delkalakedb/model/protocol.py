@@ -38,6 +38,7 @@ __all__ = [
     "check_writable",
     "complete_upgrade",
     "supported_features",
+    "with_needed",
 ]
 
 SYSTEM_DOMAINS = frozenset({"delta.rowTracking", "delta.clustering"})
@@ -141,6 +142,16 @@ def complete_upgrade(old: Protocol, new: Protocol) -> Protocol:
         if new.min_reader_version >= 3
         else new.reader_features,
     )
+
+
+def with_needed(protocol: Protocol) -> Protocol:
+    """`protocol` with the writer features that those it lists need."""
+    listed = known(protocol.writer_features) or ()
+    needed = {n for name in listed if name in FEATURES for n in FEATURES[name].needs}
+    if missing := needed - set(listed):
+        features = _with(listed, missing)
+        return msgspec.structs.replace(protocol, writer_features=features)
+    return protocol
 
 
 def check_actions(

@@ -34,7 +34,7 @@ from delkalakedb.model.predicate import (
 from delkalakedb.model.schema import Column, Schema
 from delkalakedb.model.values import Kind, coerce, kind_of, parse_moment
 
-__all__ = ["parse_sql"]
+__all__ = ["parse_condition", "parse_sql", "predicate_of"]
 
 _FLIPPED = {Op.LT: Op.GT, Op.GT: Op.LT, Op.LE: Op.GE, Op.GE: Op.LE}
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
@@ -66,15 +66,28 @@ def parse_sql(text: str, schema: Schema) -> Predicate:
         PredicateError: It can't be parsed or names a column that isn't there.
     """
     try:
+        return predicate_of(parse_condition(text), schema)
+    except RecursionError as error:
+        raise PredicateError("the filter is nested too deeply") from error
+
+
+def parse_condition(text: str) -> Any:
+    """The tree of a SQL condition."""
+    try:
         trees = _Sql().parse_into(exp.Condition, text)
-        if len(trees) != 1 or trees[0] is None:
-            raise PredicateError(f"{text!r} is not one condition")
-        return _Translation(schema).whole(trees[0])
     except SqlglotError as error:
         words = _COLOUR.sub("", str(error.__cause__ or error)).replace("\n ", "")
         raise PredicateError(f"can't parse {text!r}: {words}") from error
     except RecursionError as error:
         raise PredicateError("the filter is nested too deeply") from error
+    if len(trees) != 1 or trees[0] is None:
+        raise PredicateError(f"{text!r} is not one condition")
+    return trees[0]
+
+
+def predicate_of(tree: Any, schema: Schema) -> Predicate:
+    """The predicate of a condition's tree, all of whose columns must be there."""
+    return _Translation(schema).whole(tree)
 
 
 class _Translation:

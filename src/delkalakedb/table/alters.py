@@ -26,8 +26,20 @@ class SqlRawAlters:
 
     _catalog: Catalog
     _name: str
-    _snapshot: Snapshot
+    _loaded: Snapshot
+    _moved_to: int | None = None
     _storage_options: Mapping[str, str] | None
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        """The loaded version; one that was just made is loaded when it is asked for."""
+        if self._moved_to is not None:
+            self._snapshot = self._catalog.snapshot(self._name, self._moved_to)
+        return self._loaded
+
+    @_snapshot.setter
+    def _snapshot(self, snapshot: Snapshot) -> None:
+        self._loaded, self._moved_to = snapshot, None
 
     def add_columns(
         self,
@@ -148,5 +160,5 @@ class SqlRawAlters:
             storage_options=self._storage_options,
         )
         if version is not None:
-            self._snapshot = self._catalog.snapshot(self._name, version)
+            self._moved_to = version
         return result

@@ -21,3 +21,7 @@ def check_deltalake() -> None:
         raise DeltaError(
             f"deltalake {version} isn't supported; install deltalake {known}"
         )
+
+
+# Before the face is imported: on another version even that may fail, unexplained.
+check_deltalake()

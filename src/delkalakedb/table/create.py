@@ -3,29 +3,85 @@
 Names, order of arguments and results are those of deltalake's own, which calls them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
 
+import deltalake
+from arro3.core.types import ArrowSchemaExportable
 from deltalake import _internal
 
+from delkalakedb.catalog import Catalog
 from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
-from delkalakedb.storage import canonical_location, open_store
+from delkalakedb.model.tables import Table
+from delkalakedb.storage import ObjectMeta, Store, canonical_location, open_store
 from delkalakedb.table.alters import IN_PRIVATE
+from delkalakedb.table.files import local_folder
+from delkalakedb.table.footers import bring_footers
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.perform import perform
-from delkalakedb.table.write import make_table
+from delkalakedb.table.write import make_table, make_table_in
 from delkalakedb.uri import parse_uri, require_table
-from delkalakedb.workspace import Operation, split_properties
+from delkalakedb.workspace import Captured, Operation, split_properties
 from delkalakedb.workspace.files import table_files
 
-__all__ = ["convert_to_deltalake", "create_deltalake", "create_table_with_add_actions"]
+__all__ = [
+    "NewSchema",
+    "convert_to_deltalake",
+    "create_deltalake",
+    "create_table",
+    "create_table_with_add_actions",
+    "creation",
+]
+
+NewSchema = deltalake.Schema | ArrowSchemaExportable | str
 
 _Options = Mapping[str, str] | None
 _Properties = Mapping[str, str | None] | None
 # On a folder, with the properties that delta-rs knows.
 _Call = Callable[[str, dict[str, Any]], None]
+
+
+def create_table(
+    catalog: Catalog,
+    name: str,
+    schema: NewSchema,
+    *,
+    location: str | None,
+    storage_options: _Options,
+    **options: Any,
+) -> Table:
+    """Create a table without rows in an open catalog; `creation` has the options."""
+    operation = creation(schema, **options)
+    make_table_in(catalog, name, location, operation, storage_options)
+    return catalog.snapshot(name, 0).table
+
+
+def creation(
+    schema: NewSchema,
+    *,
+    partition_by: Sequence[str] | str | None = None,
+    configuration: _Properties = None,
+    description: str | None = None,
+) -> Operation[None]:
+    """The operation that makes a table without rows."""
+    properties, ours = split_properties(configuration)
+    fields = _parsed(schema) if isinstance(schema, str) else schema
+    columns = [partition_by] if isinstance(partition_by, str) else partition_by
+
+    def create(folder: str) -> None:
+        deltalake.DeltaTable.create(
+            folder,
+            fields,
+            partition_by=list(columns or ()),
+            configuration=properties,
+            description=description,
+            post_commithook_properties=IN_PRIVATE,
+        )
+
+    return Operation("create", create, properties=ours)
 
 
 def create_deltalake(
@@ -99,20 +155,21 @@ def convert_to_deltalake(
     if name in {table.name for table in catalog.tables()}:
         raise TableExistsError(f"{name}: a table of this name exists already")
     location = canonical_location(parsed.location or catalog.default_location(name))
-    if urlsplit(location).scheme != "file":
-        # Here files would be copied, taken for new ones, and discarded on a failure.
-        raise DeltaError(f"{name}: only files on a local disk can be converted so far")
+    store = open_store(location, storage_options)
     properties, ours = split_properties(configuration)
 
     def convert(folder: str) -> None:
-        table_files(location).bring(_parquet_files(location), Path(folder))
-        _internal.convert_to_deltalake(
-            uri=folder,
-            configuration=properties,
-            storage_options=None,
-            post_commithook_properties=IN_PRIVATE,
-            **options,
-        )
+        files = [file for file in store.list() if _is_data(file.path)]
+        with _at_hand(store, files) as place:
+            # As links: anything else would be taken for a new file of the table.
+            table_files(place).bring((file.path for file in files), Path(folder))
+            _internal.convert_to_deltalake(
+                uri=folder,
+                configuration=properties,
+                storage_options=None,
+                post_commithook_properties=IN_PRIVATE,
+                **options,
+            )
 
     make_table(parsed, Operation("convert", convert, properties=ours), storage_options)
 
@@ -131,12 +188,6 @@ def _make(
     def create(folder: str) -> None:
         call(folder, properties)
 
-    try:
-        snapshot = catalog.snapshot(name)
-    except TableNotFoundError:
-        new = Operation("create", create, properties=ours)
-        make_table(uri, new, storage_options)
-        return
     # What a mode means where there is a table, delta-rs knows.
     again = Operation[None](
         "create",
@@ -144,10 +195,37 @@ def _make(
         remove_all=mode == "overwrite",
         properties=ours,
     )
-    perform(catalog, snapshot, again, storage_options=storage_options)
+
+    def create_again(made: Captured[None] | None = None) -> bool:
+        try:
+            snapshot = catalog.snapshot(name)
+        except TableNotFoundError:
+            return False
+        perform(catalog, snapshot, again, storage_options=storage_options)
+        return True
+
+    if not create_again():
+        new = Operation("create", create, properties=ours)
+        make_table(uri, new, storage_options, create_again)
 
 
-def _parquet_files(location: str) -> Iterator[str]:
-    for file in open_store(location).list():
-        if file.path.endswith(".parquet") and not file.path.startswith("_delta_"):
-            yield file.path
+def _parsed(schema: str) -> deltalake.Schema:
+    try:
+        return deltalake.Schema.from_json(schema)
+    except ValueError as error:
+        raise DeltaError(f"not a schema in Delta's JSON: {error}") from error
+
+
+@contextmanager
+def _at_hand(store: Store, files: Sequence[ObjectMeta]) -> Iterator[str]:
+    """A folder with the files as far as delta-rs reads them to convert them."""
+    if local_folder(store.url) is not None:
+        yield store.url
+        return
+    with TemporaryDirectory(prefix="delkalakedb-") as folder:
+        bring_footers(store, files, Path(folder))
+        yield Path(folder).as_uri()
+
+
+def _is_data(path: str) -> bool:
+    return path.endswith(".parquet") and not path.startswith("_delta_")

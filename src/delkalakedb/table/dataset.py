@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyarrow.parquet import filters_to_expression
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import ProtocolError
@@ -21,9 +22,9 @@ from delkalakedb.model.actions import known
 from delkalakedb.model.addactions import add_actions
 from delkalakedb.model.partition import parse_partition_value
 from delkalakedb.model.properties import parse_properties
-from delkalakedb.table.files import Files
+from delkalakedb.table.files import Files, has_vectors
 
-__all__ = ["check_plain", "dataset_files", "make_dataset"]
+__all__ = ["check_plain", "dataset_files", "make_dataset", "odd_files", "scan_table"]
 
 # Reader features that the files of a dataset know nothing of, or that pyarrow knows.
 _PLAIN = frozenset(
@@ -37,6 +38,8 @@ _PLAIN = frozenset(
         "variantType-preview",
     }
 )
+# Those that matter only where they are made use of.
+_SCANNED = frozenset({"columnMapping", "deletionVectors"})
 # Statistics hold times cut to milliseconds.
 _CUT = pa.scalar(1_000, pa.duration("us"))
 # Statistics hold decimals as doubles, which are exact up to here.
@@ -69,6 +72,19 @@ def make_dataset(
     return ds.FileSystemDataset(fragments, schema, layout, filesystem)
 
 
+def scan_table(
+    raw: Any, schema: pa.Schema, columns: list[str] | None, filters: Any
+) -> pa.Table:
+    """The rows that delta-rs reads, as a dataset's `to_table` would give them."""
+    # A filter may ask for columns that aren't wanted.
+    read = list(dict.fromkeys(columns)) if columns and filters is None else None
+    reader = pa.RecordBatchReader.from_stream(raw.scan(read, None))
+    fields = [schema.field(name) for name in reader.schema.names]
+    rows = None if filters is None else filters_to_expression(filters)
+    typed = reader.cast(pa.schema(fields))
+    return ds.Scanner.from_batches(typed, columns=columns, filter=rows).to_table()
+
+
 def dataset_files(
     files: Files, schema: pa.Schema
 ) -> list[tuple[str, ds.Expression | None]]:
@@ -82,16 +98,25 @@ def dataset_files(
 def check_plain(snapshot: Snapshot) -> None:
     """Refuse a table whose files don't say by themselves what its rows are."""
     protocol, name = snapshot.protocol, snapshot.table.name
-    odd = sorted({*(known(protocol.reader_features) or ())} - _PLAIN)
-    mode = parse_properties(snapshot.metadata).column_mapping_mode
-    if mode != "none" and "columnMapping" not in odd:
-        odd.append("columnMapping")
-    if odd or protocol.min_reader_version > 3:
-        needs = ", ".join(odd) or f"reader version {protocol.min_reader_version}"
+    odd = sorted({*(known(protocol.reader_features) or ())} - _PLAIN - _SCANNED)
+    scanned = odd_files(snapshot)
+    if odd or scanned or protocol.min_reader_version > 3:
+        needs = ", ".join(scanned + odd) or f"reader {protocol.min_reader_version}"
+        others = "Spark" if odd or not scanned else "scan() or a QueryBuilder"
         raise ProtocolError(
             f"{name}: its files can't be read as a pyarrow dataset, which knows "
-            f"nothing of {needs}; read the table with scan() or a QueryBuilder"
+            f"nothing of {needs}; read the table with {others}"
         )
+
+
+def odd_files(snapshot: Snapshot) -> list[str]:
+    """The features that delta-rs heeds in reading the files, and pyarrow doesn't."""
+    odd = []
+    if parse_properties(snapshot.metadata).column_mapping_mode != "none":
+        odd.append("columnMapping")
+    if has_vectors(snapshot):
+        odd.append("deletionVectors")
+    return odd
 
 
 def _joined(parts: Iterable[ds.Expression | None]) -> ds.Expression | None:

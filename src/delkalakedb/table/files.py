@@ -1,5 +1,6 @@
 """The files of a version, in deltalake's order: newest commit first."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,17 +11,18 @@ import pyarrow as pa
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import DeltaError, PredicateError
+from delkalakedb.model.actions import known
 from delkalakedb.model.addactions import ADD_ACTION_COLUMNS
 from delkalakedb.storage import canonical_location
 
-__all__ = ["Files", "load_files", "local_folder"]
+__all__ = ["Files", "has_vectors", "load_files", "local_folder", "may_have_vectors"]
 
 _ORDER = [("added_version", "descending"), ("file_id", "ascending")]
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files of a snapshot; the table has at least the `ADD_ACTION_COLUMNS`."""
+    """Files of a snapshot, with the columns that were asked for."""
 
     snapshot: Snapshot
     table: pa.Table
@@ -66,13 +68,29 @@ def local_folder(location: str) -> str | None:
     return unquote(parts.path) if parts.scheme == "file" else None
 
 
-def load_files(snapshot: Snapshot, predicate: Any = None) -> Files:
+def may_have_vectors(snapshot: Snapshot) -> bool:
+    """Whether the table's files may have deletion vectors."""
+    return "deletionVectors" in (known(snapshot.protocol.reader_features) or ())
+
+
+def has_vectors(snapshot: Snapshot) -> bool:
+    """Whether rows of some file are deleted by a vector."""
+    if not may_have_vectors(snapshot):
+        return False
+    batches = snapshot.files(columns=["deletion_vector"])
+    return any(b["deletion_vector"].null_count < len(b) for b in batches)
+
+
+def load_files(
+    snapshot: Snapshot,
+    predicate: Any = None,
+    columns: Sequence[str] = ADD_ACTION_COLUMNS,
+) -> Files:
     """The files, or those that may hold a row that matches."""
+    keys = [name for name, _ in _ORDER]
     try:
-        table = snapshot.files(predicate).read_all()
+        table = snapshot.files(predicate, columns=[*columns, *keys]).read_all()
     except PredicateError as error:
         # What deltalake raises for a filter that can't be.
         raise DeltaError(f"{snapshot.table.name}: {error}") from error
-    keys = [name for name, _ in _ORDER]
-    table = table.select([*ADD_ACTION_COLUMNS, *keys]).combine_chunks()
-    return Files(snapshot, table.sort_by(_ORDER))
+    return Files(snapshot, table.combine_chunks().sort_by(_ORDER))

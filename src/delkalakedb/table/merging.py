@@ -1,8 +1,27 @@
 """A merge as it is described, until it is run."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delkalakedb.model.actions import Metadata
+from delkalakedb.model.predicate import Anything, Predicate
+from delkalakedb.model.schema import parse_schema
+from delkalakedb.workspace import Spool
+
 __all__ = ["MergePlan"]
+
+_BY_SOURCE = "when_not_matched_by_source_"
+# Source columns that every engine compares alike with a column of the table's type.
+_COMPARABLE: dict[str, Callable[[pa.DataType], bool]] = {
+    **dict.fromkeys(("byte", "short", "integer", "long"), pa.types.is_integer),
+    "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+    "date": pa.types.is_date32,
+    "timestamp": lambda kind: _is_moment(kind) and kind.tz is not None,
+    "timestamp_ntz": lambda kind: _is_moment(kind) and kind.tz is None,
+}
 
 
 class MergePlan:
@@ -65,6 +84,34 @@ class MergePlan:
         """Delete rows that nothing of the source matches."""
         self._add("when_not_matched_by_source_delete", predicate)
 
+    def matching(self, metadata: Metadata, source: Spool) -> Predicate:
+        """Holds for each row of the table that the merge may change.
+
+        The source is read where the range of its keys says more than the condition.
+        """
+        if any(name.startswith(_BY_SOURCE) for name, _ in self._clauses):
+            return Anything()
+        # sqlglot takes long to import: only where it is needed.
+        from delkalakedb.model.merge_keys import parse_merge
+
+        condition = parse_merge(
+            self._options["predicate"],
+            parse_schema(metadata.schema_string),
+            source.schema.names,
+            target_alias=self.target_alias,
+            source_alias=self.source_alias,
+        )
+        # delta-rs sees the source in types of its own choice.
+        schemas = source.schema, pa.schema(self.arrow_schema)
+        names = {
+            name
+            for column, name in condition.keys
+            if all(_comparable(column.type, seen.field(name).type) for seen in schemas)
+        }
+        if not names and not condition.parts:
+            return Anything()
+        return condition.matching(_bounds(source.reader(), names) if names else {})
+
     def run(self, raw: Any, source: Any) -> str:
         """Merge a source into a real table; its metrics as JSON."""
         builder = raw.create_merge_builder(source=source, **self._options)
@@ -75,3 +122,32 @@ class MergePlan:
 
     def _add(self, name: str, *arguments: Any) -> None:
         self._clauses.append((name, arguments))
+
+
+def _comparable(type_name: str, kind: pa.DataType) -> bool:
+    return type_name in _COMPARABLE and bool(_COMPARABLE[type_name](kind))
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    # Nanoseconds don't fit into Python's times.
+    return bool(pa.types.is_timestamp(kind)) and kind.unit != "ns"
+
+
+def _bounds(
+    batches: Iterable[pa.RecordBatch], names: Iterable[str]
+) -> dict[str, tuple[Any, Any]]:
+    """The least and the greatest value of columns, None where there is no value."""
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for batch in batches:
+        for name in list(found):
+            try:
+                ends = pc.min_max(batch[name]).as_py().values()
+            except (OverflowError, ValueError):
+                # A time that Python doesn't have.
+                del found[name]
+            else:
+                found[name] += [end for end in ends if end is not None]
+    return {
+        name: (min(values, default=None), max(values, default=None))
+        for name, values in found.items()
+    }

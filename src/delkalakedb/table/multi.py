@@ -8,7 +8,7 @@ The tables are read as they were together at one moment, with the transaction's 
 writes on top. At the end all of it is ratified in one SQL transaction, or none of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,8 +18,10 @@ import deltalake
 from delkalakedb.catalog import Catalog, Snapshot, connect
 from delkalakedb.commits import Together
 from delkalakedb.errors import TableExistsError, TransactionError
+from delkalakedb.model.tables import Table
 from delkalakedb.model.txnlog import Committed
 from delkalakedb.table.alters import IN_PRIVATE
+from delkalakedb.table.create import NewSchema, creation
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.table import DeltaTable
 from delkalakedb.uri import Uri, parse_uri
@@ -98,31 +100,24 @@ class Transaction:
     def create_table(
         self,
         name: str,
-        schema: Any,
+        schema: NewSchema,
         *,
         location: str | None = None,
-        partition_by: list[str] | str | None = None,
+        partition_by: Sequence[str] | str | None = None,
         configuration: Mapping[str, str | None] | None = None,
         description: str | None = None,
-    ) -> None:
-        """Create an empty table."""
+    ) -> Table:
+        """Create an empty table, as `Catalog.create_table` does."""
         if self.tables.has(name):
             raise TableExistsError(f"{name}: the table exists already")
-        given, ours = split_properties(configuration)
-
-        def create(folder: str) -> None:
-            deltalake.DeltaTable.create(
-                folder,
-                schema,
-                partition_by=partition_by,
-                configuration=given,
-                description=description,
-                post_commithook_properties=IN_PRIVATE,
-            )
-
-        self.tables.stage_new(
-            name, Operation("create", create, properties=ours), location
+        operation = creation(
+            schema,
+            partition_by=partition_by,
+            configuration=configuration,
+            description=description,
         )
+        self.tables.stage_new(name, operation, location)
+        return self.tables.snapshot(name).table
 
     def delete(
         self, name: str, predicate: str | None = None, **options: Any

@@ -8,6 +8,7 @@ from typing import TypeVar
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.commits import ratify
 from delkalakedb.errors import CommitFailedError, DeltaError
+from delkalakedb.model.actions import Txn
 from delkalakedb.model.conflicts import Rule
 from delkalakedb.model.txnlog import Committed, Conflicted
 from delkalakedb.workspace import Captured, Operation, run
@@ -49,10 +50,12 @@ def perform(
     concurrency = catalog.settings.concurrency
     left = concurrency.retries if retries is None else retries
     pause_s = concurrency.backoff_initial
-    captured = run(snapshot, operation, storage_options)
+    captured, seen = run(snapshot, operation, storage_options), snapshot
     while True:
         outcome = _ratified(catalog, captured, snapshot, storage_options)
         if not isinstance(outcome, Conflicted):
+            if not outcome:
+                _check_repeated(captured, seen)
             return captured.result, outcome[-1].version if outcome else None
         latest = catalog.snapshot(snapshot.table.name)
         if not left or not _may_run_again(outcome, snapshot, latest):
@@ -86,6 +89,26 @@ def _ratified(
     if not outcome:
         captured.discard()
     return outcome
+
+
+def _check_repeated(captured: Captured[T], seen: Snapshot) -> None:
+    """What an application has written already is skipped where its caller saw that.
+
+    A rival that wrote it meanwhile may have written something else.
+    """
+    for action in (a for actions in captured.commits for a in actions):
+        if isinstance(action, Txn) and not _saw(seen, action):
+            raise CommitFailedError(
+                f"{seen.table.name}: {captured.operation.name} on version "
+                f"{seen.version}: Failed to commit transaction: application "
+                f"{action.app_id} has committed its version {action.version} "
+                f"meanwhile; reload and retry ({Rule.CONCURRENT_TRANSACTION})"
+            )
+
+
+def _saw(seen: Snapshot, txn: Txn) -> bool:
+    version = seen.txn_version(txn.app_id)
+    return version is not None and version >= txn.version
 
 
 def _may_run_again(lost: Conflicted, read: Snapshot, latest: Snapshot) -> bool:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,16 +15,18 @@ import pyarrow.compute as pc
 from arro3.core import RecordBatchReader, Table
 
 from delkalakedb.catalog import Catalog, Snapshot
-from delkalakedb.errors import VersionNotFoundError
-from delkalakedb.model.actions import known
-from delkalakedb.model.addactions import add_actions
+from delkalakedb.errors import ProtocolError, VersionNotFoundError
+from delkalakedb.model.actions import DeletionVector, known
+from delkalakedb.model.addactions import ADD_ACTION_COLUMNS, add_actions
+from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.storage import canonical_location
-from delkalakedb.table.dataset import dataset_files
-from delkalakedb.table.files import Files, load_files
+from delkalakedb.table.dataset import dataset_files, odd_files
+from delkalakedb.table.files import Files, has_vectors, load_files, may_have_vectors
 from delkalakedb.table.real import Real, open_changes, open_real
 from delkalakedb.table.upkeep import SqlRawUpkeep
 from delkalakedb.table.writes import SqlRawWrites
+from delkalakedb.workspace.failures import explained
 
 __all__ = ["SqlRawTable"]
 
@@ -130,16 +133,16 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
 
     def files(self, predicate: Any = None) -> list[str]:
         """The files: where they are, or within the table where filtered."""
-        files = self.load_files(predicate)
+        files = self.load_files(predicate, ["path"])
         return files.uris() if predicate is None else files.paths()
 
     def file_uris(self, predicate: Any = None) -> list[str]:
         """Where the files are."""
-        return self.load_files(predicate).uris()
+        return self.load_files(predicate, ["path"]).uris()
 
     def get_add_file_sizes(self) -> dict[str, int]:
         """The size of each file."""
-        return self.load_files().sizes()
+        return self.load_files(columns=["path", "size_bytes"]).sizes()
 
     def get_add_actions(self, flatten: bool = False) -> Table:
         """The files with their statistics in typed columns."""
@@ -152,7 +155,7 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
     ) -> frozenset[frozenset[tuple[str, str | None]]]:
         """The partitions that have files."""
         self._check_columns(predicate)
-        return self.load_files(predicate).partitions()
+        return self.load_files(predicate, ["partition_values"]).partitions()
 
     def dataset_partitions(
         self, schema: pa.Schema, predicate: Any = None
@@ -160,23 +163,30 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
         """The files for a pyarrow dataset, each with what holds for all its rows."""
         return dataset_files(self.load_files(predicate), schema)
 
-    def count(self) -> int:
-        """The rows, as far as the files' statistics say."""
-        return sum(
-            pc.sum(batch["num_records"]).as_py() or 0
-            for batch in self._snapshot.files()
-        )
+    def odd_files(self) -> list[str]:
+        """The features that delta-rs heeds in reading files, and pyarrow doesn't."""
+        return odd_files(self._snapshot)
 
-    def load_files(self, predicate: Any = None) -> Files:
+    def count(self) -> int:
+        """The rows, as far as the files' statistics say; deleted ones don't count."""
+        vectors = ["deletion_vector"] if may_have_vectors(self._snapshot) else []
+        files = self._snapshot.files(columns=["num_records", *vectors])
+        return sum(map(_live_rows, files))
+
+    def load_files(
+        self, predicate: Any = None, columns: Sequence[str] = ADD_ACTION_COLUMNS
+    ) -> Files:
         """The files, or those that may hold a row that matches."""
-        return load_files(self._snapshot, predicate)
+        return load_files(self._snapshot, predicate, columns)
 
     def scan(
         self, columns: list[str] | None = None, predicate: str | None = None
     ) -> RecordBatchReader:
         """The rows, read by delta-rs."""
         real = self.real()
-        return real.keeping(real.raw.scan(columns=columns, predicate=predicate))
+        with self._explained("scan", real):
+            reader = real.raw.scan(columns=columns, predicate=predicate)
+        return real.keeping(reader)
 
     def load_cdf(self, **options: Any) -> RecordBatchReader:
         """The changes of a range of versions, read by delta-rs."""
@@ -184,7 +194,9 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
         if real.folder is not None:
             since = options.get("starting_version") or 0
             real = open_changes(self._catalog, self._snapshot, since)
-        return real.keeping(real.raw.load_cdf(**options))
+        with self._explained("load_cdf", real):
+            reader = real.raw.load_cdf(**options)
+        return real.keeping(reader)
 
     def deletion_vectors(self) -> RecordBatchReader:
         """The rows to keep of each file that has a deletion vector."""
@@ -192,6 +204,11 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
 
     def __datafusion_table_provider__(self, session: Any = None) -> Any:
         """The table for DataFusion; it stays at the loaded version."""
+        if has_vectors(self._snapshot):
+            raise ProtocolError(
+                f"{self._name}: DataFusion can't read the deletion vectors of version "
+                f"{self.version()} through a table; use scan() or a QueryBuilder"
+            )
         return self.real().lasting().__datafusion_table_provider__(session)
 
     def real(self) -> Real:
@@ -199,6 +216,10 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
         if self._real is None or self._real.version != self.version():
             self._real = open_real(self._catalog, self._snapshot, self._storage_options)
         return self._real
+
+    def _explained(self, operation: str, real: Real) -> AbstractContextManager[None]:
+        what = f"{self._name}: {operation} of version {self.version()}"
+        return explained(what, real.seen, real.location)
 
     def _load(self, version: int | None) -> Snapshot:
         return self._catalog.snapshot(self._name, version)
@@ -213,6 +234,15 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
                 raise ValueError(
                     f"Filters include columns that are not in table schema: {text}"
                 )
+
+
+def _live_rows(files: pa.RecordBatch) -> int:
+    counted = files.filter(pc.is_valid(files["num_records"]))
+    rows = int(pc.sum(counted["num_records"]).as_py() or 0)
+    if "deletion_vector" not in files.schema.names:
+        return rows
+    vectors = counted["deletion_vector"].drop_null().to_pylist()
+    return rows - sum(decode_struct(v, DeletionVector).cardinality for v in vectors)
 
 
 def _unsigned(number: int | None) -> int | None:

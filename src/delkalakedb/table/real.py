@@ -69,6 +69,13 @@ class Real:
     raw: RawDeltaTable
     folder: _Folder | None = None
 
+    @property
+    def seen(self) -> Path:
+        """The folder that delta-rs sees instead of a table's, or the table's."""
+        if self.folder is not None:
+            return self.folder.path / _LINK
+        return Path(local_folder(self.location) or self.location)
+
     def keeping(self, reader: RecordBatchReader) -> RecordBatchReader:
         """A reader that keeps what it reads from as long as it lasts."""
         if self.folder is None:
@@ -98,9 +105,7 @@ class Real:
         return RecordBatchReader.from_arrow(renamed)
 
     def _named(self, url: str) -> str:
-        read = self.location
-        if self.folder is not None:
-            read = (self.folder.path / _LINK).as_uri()
+        read = self.location if self.folder is None else self.seen.as_uri()
         folder = local_folder(self.location)
         root = self.location if folder is None else f"file://{folder}"
         return f"{root}/{unquote(url.removeprefix(f'{read}/'))}"
@@ -161,8 +166,9 @@ def _open_own(
     target = local_folder(location)
     if target is None:
         raise ProtocolError(
-            f"{snapshot.table.name}: delta-rs can't scan a fenced table in {location}, "
-            "only on a local disk; read it with to_pyarrow_dataset() or Spark"
+            f"{snapshot.table.name}: in {location} delta-rs can't scan a fenced table "
+            "or a transaction's own writes, only on a local disk; read it with "
+            "to_pyarrow_dataset()"
         )
     folder = _Folder()
     root = folder.path

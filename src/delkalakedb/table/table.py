@@ -26,7 +26,7 @@ from delkalakedb.catalog import Catalog
 from delkalakedb.errors import TableNotFoundError
 from delkalakedb.model.txnlog import State
 from delkalakedb.table.create import create_deltalake
-from delkalakedb.table.dataset import make_dataset
+from delkalakedb.table.dataset import make_dataset, scan_table
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.write import write_deltalake
@@ -174,6 +174,21 @@ class DeltaTable(deltalake.DeltaTable):
             )
             filesystem = pa_fs.PyFileSystem(handler)
         return make_dataset(files, schema, filesystem, parquet_read_options)
+
+    def to_pyarrow_table(
+        self,
+        partitions: FilterType | None = None,
+        columns: list[str] | None = None,
+        filesystem: str | pa_fs.FileSystem | None = None,
+        filters: FilterType | ds.Expression | None = None,
+    ) -> pa.Table:
+        """The rows; deltalake's has all arguments."""
+        raw: Any = self._table
+        sql = isinstance(raw, SqlRawTable) and not (partitions or filesystem)
+        if not sql or not raw.odd_files():
+            return super().to_pyarrow_table(partitions, columns, filesystem, filters)
+        schema = pa.schema(self.schema().to_arrow())
+        return scan_table(raw, schema, columns, filters)
 
 
 def _load_state(catalog: Catalog, name: str) -> State | None:

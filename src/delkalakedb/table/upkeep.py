@@ -32,10 +32,11 @@ from delkalakedb.model.actions import (
     dv_id,
 )
 from delkalakedb.model.codec import encode_commit
+from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.txnlog import Reads, Staged
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.segment import LOG
-from delkalakedb.table.files import load_files
+from delkalakedb.table.files import has_vectors, load_files
 from delkalakedb.table.restore import check_present, removed, restored
 from delkalakedb.table.vacuum import Vacuum, path_inside, retention_of
 
@@ -177,13 +178,17 @@ class SqlRawUpkeep:
 
     def generate(self) -> None:
         """Write manifests that name the files, for readers that know no Delta."""
-        files = self._snapshot.files()
-        if any(b["deletion_vector"].null_count < len(b) for b in files):
+        if parse_properties(self._snapshot.metadata).column_mapping_mode != "none":
+            raise DeltaError(
+                f"{self._name}: a manifest can't say what the files' columns are "
+                "called; its readers would find none of them (columnMapping)"
+            )
+        if has_vectors(self._snapshot):
             raise DeltaError(
                 f"{self._name}: a manifest can't name the deletion vectors of version "
                 f"{self._snapshot.version}; rewrite the files without them first"
             )
-        store, named = self._store(), load_files(self._snapshot)
+        store, named = self._store(), load_files(self._snapshot, columns=["path"])
         manifests: defaultdict[str, list[str]] = defaultdict(list)
         for path, uri in zip(named.paths(), named.uris(), strict=True):
             manifests["/".join([_MANIFESTS, *path.split("/")[:-1]])].append(uri)

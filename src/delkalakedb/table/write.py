@@ -8,17 +8,19 @@ import deltalake
 from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
 from deltalake import CommitProperties, PostCommitHookProperties, WriterProperties
 
+from delkalakedb.catalog import Catalog
 from delkalakedb.commits import commit
-from delkalakedb.errors import DeltaError, TableNotFoundError
+from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
 from delkalakedb.model.txnlog import Staged
 from delkalakedb.storage import canonical_location
+from delkalakedb.table.again import read_back
 from delkalakedb.table.alters import IN_PRIVATE
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.uri import Uri, is_deltasql, parse_uri, require_table
-from delkalakedb.workspace import Operation, run_new, split_properties
+from delkalakedb.workspace import Captured, Operation, run_new, split_properties
 
-__all__ = ["make_table", "write_deltalake"]
+__all__ = ["make_table", "make_table_in", "write_deltalake"]
 
 
 def write_deltalake(
@@ -88,19 +90,39 @@ def make_table(
     uri: Uri,
     operation: Operation[None],
     storage_options: Mapping[str, str] | None = None,
+    instead: Callable[[Captured[None]], bool] = lambda made: False,
 ) -> None:
-    """Create the table that a URI names by an operation on an empty folder."""
+    """Create the table that a URI names by an operation on an empty folder.
+
+    Where somebody else was faster, `instead` may make something of what it wrote; it
+    says whether it did.
+    """
     catalog, name = open_catalog(uri), require_table(uri)
-    location = canonical_location(uri.location or catalog.default_location(name))
+    make_table_in(catalog, name, uri.location, operation, storage_options, instead)
+
+
+def make_table_in(
+    catalog: Catalog,
+    name: str,
+    location: str | None,
+    operation: Operation[None],
+    storage_options: Mapping[str, str] | None = None,
+    instead: Callable[[Captured[None]], bool] = lambda made: False,
+) -> None:
+    """The same in an open catalog, at a location or where it has its tables."""
+    location = canonical_location(location or catalog.default_location(name))
     made = run_new(name, location, operation, storage_options)
     (actions,) = made.commits
     staged = Staged(name, actions, location=location)
     try:
         commit(catalog, staged, storage_options=storage_options)
-    except DeltaError:
+    except DeltaError as error:
         # Refused before anything was written; after a lost connection one can't know.
-        made.discard()
-        raise
+        try:
+            if not isinstance(error, TableExistsError) or not instead(made):
+                raise
+        finally:
+            made.discard()
 
 
 class _Handle(deltalake.DeltaTable):
@@ -132,5 +154,13 @@ def _first_write(uri: Uri, data: Any, options: dict[str, Any]) -> None:
     write: Callable[[Any], None] = lambda folder: deltalake.write_deltalake(  # noqa: E731
         folder, data, **private
     )
+
+    def write_again(made: Captured[None]) -> bool:
+        if (opened := _open(uri, options["storage_options"])) is None:
+            return False
+        with read_back(made) as rows:
+            deltalake.write_deltalake(opened, rows, **options)
+        return True
+
     operation = Operation("write", write, properties=ours)
-    make_table(uri, operation, options["storage_options"])
+    make_table(uri, operation, options["storage_options"], write_again)

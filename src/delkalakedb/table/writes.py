@@ -129,7 +129,7 @@ class SqlRawWrites(SqlRawAlters):
             operation = Operation[str](
                 "merge",
                 lambda raw: merge_builder.run(raw, spool.reader()),
-                EVERY_FILE,
+                merge_builder.matching(self._snapshot.metadata, spool),
             )
             return self._perform(operation, merge_builder.commit_properties)
 

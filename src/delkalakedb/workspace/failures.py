@@ -1,7 +1,10 @@
 """Errors of delta-rs as ours, saying which table, operation and version failed."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
 
 from deltalake import exceptions
 
@@ -10,11 +13,14 @@ from delkalakedb.errors import (
     DeltaError,
     ProtocolError,
     SchemaMismatchError,
+    StorageError,
 )
+from delkalakedb.redaction import redact
 
 __all__ = ["explained"]
 
-_OURS: dict[type[Exception], type[DeltaError]] = {
+_Ours = type[DeltaError | StorageError]
+_OURS: dict[type[Exception], _Ours] = {
     exceptions.CommitFailedError: CommitFailedError,
     exceptions.DeltaError: DeltaError,
     exceptions.DeltaProtocolError: ProtocolError,
@@ -25,14 +31,34 @@ _OURS: dict[type[Exception], type[DeltaError]] = {
 
 
 @contextmanager
-def explained(what: str, folder: str, location: str) -> Iterator[None]:
-    """Say what failed, and name the table's location where delta-rs saw a folder."""
+def explained(what: str, private: Path, location: str) -> Iterator[None]:
+    """Say what failed, and name the table's location where delta-rs saw a folder.
+
+    Args:
+        what: the table, the operation and the version.
+        private: the folder that stands for the location, or the one of all workspaces.
+        location: where the table is.
+    """
     try:
         yield
     except Exception as error:
-        kind = _OURS.get(type(error))
+        kind = _kind(error)
         if kind is None:
             error.add_note(what)
             raise
-        text = str(error).replace(f"file://{folder}", location)
-        raise kind(f"{what}: {text.replace(folder, location)}") from error
+        text = _pattern(private).sub(lambda _: location, str(error))
+        raise kind(f"{what}: {redact(text)}") from error
+
+
+def _kind(error: Exception) -> _Ours | None:
+    if isinstance(error, DeltaError | StorageError):
+        return type(error)
+    # A full disk, a folder without permission: delta-rs says DeltaError to that.
+    return DeltaError if isinstance(error, OSError) else _OURS.get(type(error))
+
+
+def _pattern(private: Path) -> re.Pattern[str]:
+    """The folder as delta-rs writes it: as a path, cut at the left, or as a URL."""
+    path = str(private).lstrip("/")
+    either = "|".join(map(re.escape, (path, quote(path))))
+    return re.compile(rf"(file://)?/?\b({either})(/[0-9a-f]{{32}})?(?=\W|$)")

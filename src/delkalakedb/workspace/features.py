@@ -12,7 +12,11 @@ import msgspec
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import Metadata, Protocol, known
 from delkalakedb.model.fencing import FENCE_PROPERTY
-from delkalakedb.model.protocol import active_features, complete_upgrade
+from delkalakedb.model.protocol import (
+    active_features,
+    complete_upgrade,
+    with_needed,
+)
 
 __all__ = ["restored_protocol", "split_properties", "visible_protocol"]
 
@@ -49,7 +53,7 @@ def visible_protocol(protocol: Protocol, metadata: Metadata) -> Protocol:
     kept = _kept_from_it(protocol)
     if refused := sorted((kept - _AT_RATIFY) & active_features(protocol, metadata)):
         raise ProtocolError(
-            f"delta-rs can't write to a table with {', '.join(refused)}"
+            f"delta-rs can't write to a table with {', '.join(refused)}; Spark can"
         )
 
     def others(listed: Any) -> Any:
@@ -67,15 +71,16 @@ def restored_protocol(protocol: Protocol, before: Protocol) -> Protocol:
     kept = _kept_from_it(before)
 
     def joined(listed: Any, more: Any) -> Any:
-        missing = [name for name in known(more) or () if name in kept]
-        return [*(known(listed) or ()), *missing] if missing else listed
+        there = known(listed) or []
+        missing = [n for n in known(more) or () if n in kept and n not in there]
+        return [*there, *missing] if missing else listed
 
     restored = msgspec.structs.replace(
         protocol,
         reader_features=joined(protocol.reader_features, before.reader_features),
         writer_features=joined(protocol.writer_features, before.writer_features),
     )
-    return complete_upgrade(before, restored)
+    return with_needed(complete_upgrade(before, restored))
 
 
 def split_properties(

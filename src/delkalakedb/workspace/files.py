@@ -9,9 +9,11 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from delkalakedb.errors import StorageError
 from delkalakedb.storage import Store, open_store
 
 __all__ = ["TableFiles", "table_files"]
@@ -61,9 +63,15 @@ class _LocalFiles(TableFiles):
         )
 
     def take(self, paths: Iterable[str], folder: Path) -> None:
-        _each_in_its_folder(
-            paths, self._root, lambda path: os.rename(folder / path, self._root / path)
-        )
+        paths, root = [*paths], self._root
+        try:
+            _each_in_its_folder(
+                paths, root, lambda path: os.rename(folder / path, root / path)
+            )
+        except OSError:
+            with suppress(OSError):
+                self.discard(paths)
+            raise
 
     def discard(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -79,7 +87,14 @@ class _RemoteFiles(TableFiles):
         _at_once(paths, lambda path: self._download(path, folder / path))
 
     def take(self, paths: Iterable[str], folder: Path) -> None:
-        _at_once(paths, lambda path: self._store.put_file(path, folder / path))
+        paths = [*paths]
+        try:
+            _at_once(paths, lambda path: self._store.put_file(path, folder / path))
+        except StorageError:
+            # Where a table was to be made, no vacuum would find them.
+            with suppress(StorageError):
+                self.discard(paths)
+            raise
 
     def discard(self, paths: Iterable[str]) -> None:
         self._store.delete_many(paths)

@@ -49,16 +49,18 @@ def run(
     """Run an operation on a table as a snapshot has it."""
     table = snapshot.table
     files = table_files(table.location, storage_options)
-    protocol = visible_protocol(snapshot.protocol, snapshot.metadata)
-    adds = _candidates(snapshot, operation.files)
     what = f"{table.name}: {operation.name} on version {snapshot.version}"
-    with private_folder(files.work) as folder:
+    with (
+        explained(what, files.work, table.location),
+        private_folder(files.work) as folder,
+    ):
+        protocol = visible_protocol(snapshot.protocol, snapshot.metadata)
+        adds = _candidates(snapshot, operation.files)
         entry = folder / commit_path(snapshot.version)
         entry.parent.mkdir()
         entry.write_bytes(encode_commit([protocol, snapshot.metadata, *adds]))
         files.bring(_paths(adds), folder)
-        with explained(what, str(folder), table.location):
-            result = operation.run(deltalake.DeltaTable(folder)._table)
+        result = operation.run(deltalake.DeltaTable(folder)._table)
         commits = _commits(folder, snapshot.version + 1)
         new_paths = _new_paths(commits, folder)
         files.take(new_paths, folder)
@@ -74,9 +76,11 @@ def run_new(
 ) -> Captured[T]:
     """Run the operation that makes a table."""
     files = table_files(location, storage_options)
-    with private_folder(files.work) as folder:
-        with explained(f"{name}: {operation.name}", str(folder), location):
-            result = operation.run(str(folder))
+    with (
+        explained(f"{name}: {operation.name}", files.work, location),
+        private_folder(files.work) as folder,
+    ):
+        result = operation.run(str(folder))
         commits = _commits(folder, 0)
         new_paths = _new_paths(commits, folder)
         files.take(new_paths, folder)

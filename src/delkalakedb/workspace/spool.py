@@ -19,12 +19,16 @@ class Spool:
         self._file = SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115
         self._writer: Any = None
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches."""
+        return self._source.schema
+
     def reader(self) -> pa.RecordBatchReader:
         """All batches, from the first on."""
-        schema = self._source.schema
         if self._writer is None:
-            self._writer = pa.ipc.new_stream(self._file, schema)
-            return pa.RecordBatchReader.from_batches(schema, self._rest())
+            self._writer = pa.ipc.new_stream(self._file, self.schema)
+            return pa.RecordBatchReader.from_batches(self.schema, self._rest())
         for _ in self._rest():
             pass
         self._writer.close()

@@ -279,7 +279,10 @@ SELECT
 FROM dl_files d
 WHERE table_id = :table_id AND removed_version <= :version
     AND remove_data_change IS NOT NULL
-    AND COALESCE(deletion_timestamp_ms, 0) > :since_ms
+    AND (
+        CAST(:since_ms AS BIGINT) IS NULL
+        OR COALESCE(deletion_timestamp_ms, 0) > :since_ms
+    )
     AND NOT EXISTS (
         SELECT 1 FROM dl_files l
         WHERE l.path_hash = d.path_hash AND l.table_id + 0 = d.table_id
@@ -297,6 +300,23 @@ WHERE table_id = :table_id AND removed_version IS NULL AND added_version <= :ver
 UNION ALL
 SELECT {columns} FROM dl_files
 WHERE table_id = :table_id AND removed_version > :version AND added_version <= :version
+
+-- name: files_since
+-- Some columns of the files that were added after a version and live at a later one.
+SELECT {columns} FROM dl_files
+WHERE table_id = :table_id AND added_version > :after AND added_version <= :version
+    AND (removed_version IS NULL OR removed_version > :version)
+
+-- name: load_files_gone
+-- The files that were live at a version and aren't at a later one.
+SELECT file_id FROM dl_files
+WHERE table_id = :table_id AND added_version <= :after
+    AND removed_version > :after AND removed_version <= :version
+
+-- name: load_version_time
+-- When a version was made, if it is still kept.
+SELECT timestamp_ms FROM dl_table_versions
+WHERE table_id = :table_id AND version = :after
 
 -- name: plan_files
 -- The files at a version among candidates; {candidates} is composed of the next ones.

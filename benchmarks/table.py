@@ -1,0 +1,103 @@
+"""Measure the deltalake face against its bars: python benchmarks/table.py --help."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import table_reads
+import table_writes
+from bars import Run
+from engines import ENGINES, postgres_server
+from report import render, write_json
+
+_BARS = ("append", "dataset", "bulk", "merge", "writers", "memory")
+_HERE = Path(__file__).parent
+
+
+def main() -> int:
+    """Run what was asked for; the exit status says whether every bar was met."""
+    options = _options()
+    options.out.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
+    runs: list[Run] = []
+    try:
+        with postgres_server("postgres" in options.engines):
+            for engine in options.engines:
+                runs.append(_run(engine, work / engine, quick=options.quick))
+                _measure(runs[-1], options.bars, work)
+                shutil.rmtree(runs[-1].folder)
+                write_json(runs, options.out / "table.json")
+    finally:
+        shutil.rmtree(work)
+    rows = [row for run in runs for row in run.rows]
+    print(render(rows))
+    for run in runs:
+        for note in run.notes:
+            print(f"{run.engine}: {note}")
+    return int(any(row.ok is False for row in rows))
+
+
+def _run(engine: str, folder: Path, *, quick: bool) -> Run:
+    folder.mkdir()
+    sizes = (1_000, 10_000) if quick else (100_000, 1_000_000)
+    return Run(
+        engine=engine,
+        folder=folder,
+        sizes=sizes,
+        delta={},
+        commits=(0, 0),
+        bulk=100_000 if quick else 10_000_000,
+        ducklake_python=None,
+    )
+
+
+def _measure(run: Run, bars: Collection[str], work: Path) -> None:
+    peer = table_reads.Peer(work / "delta", run.peer_size)
+    steps: dict[str, Callable[[], None]] = {
+        "append": lambda: table_writes.measure_append(run, peer.path),
+        "dataset": lambda: table_reads.measure_dataset(run, peer),
+        "bulk": lambda: table_writes.measure_bulk(run),
+        "merge": lambda: table_writes.measure_merge(run),
+        "memory": lambda: table_reads.measure_memory(run),
+    }
+    if run.engine == "postgres":
+        steps["writers"] = lambda: table_writes.measure_writers(run)
+    for name in (name for name in steps if name in bars):
+        started = time.monotonic()
+        try:
+            steps[name]()
+        except Exception as error:
+            # The other bars still count.
+            traceback.print_exc()
+            run.failed(name, error)
+        seconds = time.monotonic() - started
+        print(f"{run.engine}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engines", type=_among(ENGINES), default=list(ENGINES))
+    parser.add_argument("--bars", type=_among(_BARS), default=list(_BARS))
+    parser.add_argument("--quick", action="store_true", help="a hundredth of all")
+    parser.add_argument("--out", type=Path, default=_HERE / "results")
+    parser.add_argument("--work", type=Path, help="where tables go while it runs")
+    return parser.parse_args()
+
+
+def _among(known: Collection[str]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := set(chosen) - set(known):
+            raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(known)}")
+        return chosen
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Datasets and memory, each measured in a process of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import tables
+from bars import Run, short
+from measure import run_child
+
+from delkalakedb.model.txnlog import Staged
+from delkalakedb.uri import format_uri, parse_uri
+
+_FULL_FILES = 100_000
+_LESS_CPU, _LESS_CPU_SELECTIVE = 4, 100
+_HANDLE_BYTES = 20_000_000
+# What deltalake needs is the same for every engine, and takes minutes.
+_answers: dict[str, dict[str, Any]] = {}
+
+
+class Peer:
+    """The same table as plain Delta; made when it is needed."""
+
+    def __init__(self, folder: Path, files: int) -> None:
+        self._folder = folder
+        self._files = files
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self._made(self._files)
+
+    def dataset(self, where: str) -> dict[str, Any]:
+        """What deltalake needs for a dataset."""
+        if where not in _answers:
+            small = self._made(tables.BATCHES)
+            _answers[where] = _dataset(str(small), str(self.path), where, self._files)
+        return _answers[where]
+
+    def _made(self, files: int) -> Path:
+        path = self._folder / short(files)
+        if not path.exists():
+            tables.build_delta(path, files)
+        return path
+
+
+def measure_dataset(run: Run, peer: Peer) -> None:
+    """`to_pyarrow_dataset` of a table, whole and with a selective predicate."""
+    files = run.peer_size
+    small, large = (_built(run, n) for n in (tables.BATCHES, files))
+    query = tables.queries(files)[0]
+    bar = f"open + dataset of {short(files)} files"
+    for where, least in (("", _LESS_CPU), (query.where, _LESS_CPU_SELECTIVE)):
+        what = "selective predicate" if where else "all files"
+        ours, theirs = _dataset(small, large, where, files), peer.dataset(where)
+        run.report(bar, f"{what}, ours", ours["cpu_s"], "s")
+        run.report(bar, f"{what}, deltalake", theirs["cpu_s"], "s")
+        limit = least if files == _FULL_FILES else None
+        ratio = theirs["cpu_s"] / ours["cpu_s"]
+        run.at_least(bar, f"{what}, deltalake / ours, CPU", ratio, limit)
+        only_one = len(set(ours["kept"]) ^ set(theirs["kept"]))
+        run.at_most(bar, f"{what}, fragments that only one keeps", only_one, 0, "")
+
+
+def measure_memory(run: Run) -> None:
+    """What an open handle holds of a large table."""
+    small, large = (_built(run, n) for n in (tables.BATCHES, run.largest))
+    imported, opened, both = run_child("open_handle", large, small)["bytes"]
+    bar = f"handle on {short(run.largest)} files"
+    over = (opened - imported) / 1e6
+    run.at_most(bar, "memory over the imports", over, _HANDLE_BYTES / 1e6, "MB")
+    run.report(bar, "another one, on a small table", (both - opened) / 1e6, "MB")
+
+
+def _built(run: Run, files: int) -> str:
+    """A table in a database of its own; it isn't published."""
+    database = run.database(f"read{short(files)}")
+    location = run.folder / f"tables{short(files)}"
+    location.mkdir(exist_ok=True)
+    with database.connect() as catalog:
+        if not catalog.tables():
+            first = Staged(tables.NAME, tables.first_actions(), location=str(location))
+            catalog.commit(first)
+            for version, actions in enumerate(tables.batches(files)):
+                catalog.commit(tables.append(actions, version))
+    database.settle()
+    return format_uri(parse_uri(database.uri).with_table(tables.NAME))
+
+
+def _dataset(small: str, large: str, where: str, files: int) -> dict[str, Any]:
+    first = files // 2 * tables.ROWS_PER_FILE
+    return run_child("dataset", small, large, where, first, first + 1)

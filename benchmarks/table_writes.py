@@ -1,0 +1,229 @@
+"""Appends of one row and of many, merges, and several writers at once."""
+
+import json
+import statistics
+import time
+import uuid
+from collections.abc import Callable
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import numpy as np
+import pyarrow as pa
+import tables
+from bars import Run, short
+from measure import Case, medians, start_child
+
+import delkalakedb as dk
+from delkalakedb.commits import commit
+from delkalakedb.model.txnlog import Staged
+from delkalakedb.uri import format_uri, parse_uri
+
+ROW = pa.table(
+    {
+        "id": pa.array([1], pa.int64()),
+        "day": pa.array([date(2026, 1, 1)]),
+        "ts": pa.array([datetime(2026, 1, 1)], pa.timestamp("us", "UTC")),
+        "amount": pa.array([1.5], pa.float64()),
+        "city": pa.array(["city-0001"]),
+    }
+)
+_FULL_FILES = 100_000
+_FASTER, _FLAT, _NO_SLOWER = 60, 1.3, 1
+_IN_A_ROW = 20
+_BULK_BYTES = 100_000_000
+_OVER_DELTALAKE = 1.15
+_MERGED_FILES = 20
+_ROUNDS = 5
+_WRITERS, _WRITING_S, _MORE = 8, 5, 5
+Write = Callable[..., None]
+
+
+def build_published(catalog: dk.Catalog, location: str, files: int) -> None:
+    """A published table, appended in ten commits."""
+    commit(catalog, Staged(tables.NAME, tables.first_actions(), location=location))
+    for version, actions in enumerate(tables.batches(files)):
+        commit(catalog, tables.append(actions, version))
+
+
+def measure_append(run: Run, delta: Path) -> None:
+    """One row appended to a large table and to new ones, beside deltalake by path."""
+    files = run.peer_size
+    database = run.database("append")
+    with database.connect() as catalog:
+        build_published(catalog, str(run.folder / "append"), files)
+    database.settle()
+    large = format_uri(parse_uri(database.uri).with_table(tables.NAME))
+    ours, theirs = _New(run, database.uri), _New(run, None)
+    cases = {
+        "large": _appended(dk.write_deltalake, large),
+        "empty": lambda: _appended(dk.write_deltalake, ours.make())(),
+        "delta, empty": lambda: _appended(deltalake.write_deltalake, theirs.make())(),
+        "in a row": lambda: _in_a_row(dk.write_deltalake, ours.make()),
+        "delta, in a row": lambda: _in_a_row(deltalake.write_deltalake, theirs.make()),
+    }
+    found = medians(cases, budget_s=40, most=40)
+    slow = {"": _appended(deltalake.write_deltalake, str(delta))}
+    found["delta, large"] = medians(slow, budget_s=20, most=20, warm=1)[""]
+    bar = "append one row"
+    for name, seconds in found.items():
+        run.report(bar, name, seconds * 1000, "ms")
+    full = files == _FULL_FILES
+    ratio = found["delta, large"] / found["large"]
+    what = f"into {short(files)} files, deltalake / ours"
+    run.at_least(bar, what, ratio, _FASTER if full else None)
+    ratio = found["delta, empty"] / found["empty"]
+    run.at_least(bar, "first of a new table, deltalake / ours", ratio, _NO_SLOWER)
+    ratio = found["delta, in a row"] / found["in a row"]
+    what = f"{_IN_A_ROW} from empty on, deltalake / ours"
+    run.at_least(bar, what, ratio, _NO_SLOWER)
+    what = f"into {short(files)} files / into none"
+    run.at_most(bar, what, found["large"] / found["empty"], _FLAT)
+
+
+class _New:
+    """Makes one table after the other: of a catalog, or plain."""
+
+    def __init__(self, run: Run, catalog_uri: str | None) -> None:
+        self._folder = run.folder
+        self._uri = catalog_uri
+
+    def make(self, schema: pa.Schema = ROW.schema) -> str:
+        """A new table without files."""
+        name = f"new_{uuid.uuid4().hex}"
+        location = self._folder / name
+        days = [column for column in schema.names if column == "day"]
+        if self._uri is None:
+            deltalake.DeltaTable.create(str(location), schema, partition_by=days)
+            return str(location)
+        uri = format_uri(parse_uri(self._uri).with_table(name))
+        where = f"{uri}{'&' if '?' in uri else '?'}location={location}"
+        dk.DeltaTable.create(where, schema, partition_by=days)
+        return uri
+
+
+def _appended(write: Write, table: str, data: pa.Table = ROW) -> Case:
+    def case() -> float:
+        started = time.perf_counter()
+        write(table, data, mode="append")
+        return time.perf_counter() - started
+
+    return case
+
+
+def _in_a_row(write: Write, table: str) -> float:
+    """The mean seconds of appends one after the other."""
+    case = _appended(write, table)
+    return statistics.mean(case() for _ in range(_IN_A_ROW))
+
+
+def measure_bulk(run: Run) -> None:
+    """100 MB appended at once, beside deltalake by path."""
+    data = _rows(run.bulk * 4 // 10, 0)
+    ours, theirs = _New(run, run.database("bulk").uri), _New(run, None)
+    made, plain = ours.make(data.schema), theirs.make(data.schema)
+    cases = {
+        "ours": _appended(dk.write_deltalake, made, data),
+        "deltalake": _appended(deltalake.write_deltalake, plain, data),
+    }
+    found = medians(cases, least=_ROUNDS, most=_ROUNDS, warm=1)
+    bar = f"append {data.nbytes / 1e6:.0f} MB"
+    for name, seconds in found.items():
+        run.report(bar, name, seconds * 1000, "ms")
+    ratio = found["ours"] / found["deltalake"]
+    full = data.nbytes >= _BULK_BYTES
+    run.at_most(bar, "ours / deltalake", ratio, _OVER_DELTALAKE if full else None)
+
+
+def measure_merge(run: Run) -> None:
+    """A hundredth of a table's rows merged into it, beside deltalake by path."""
+    ours, theirs = _New(run, run.database("merge").uri), _New(run, None)
+    size = run.bulk // _MERGED_FILES
+    schema = _rows(0, 0).schema
+    where = {"ours": ours.make(schema), "deltalake": theirs.make(schema)}
+    for first in range(0, run.bulk, size):
+        for table in where.values():
+            dk.write_deltalake(table, _rows(size, first), mode="append")
+    # Each side merges the same rows in the same order.
+    cases = {name: _merging(table, run.bulk) for name, table in where.items()}
+    found = medians(cases, least=_ROUNDS, most=_ROUNDS, warm=1)
+    bar = f"merge {short(run.bulk // 100)} rows into {short(run.bulk)}"
+    for name, seconds in found.items():
+        run.report(bar, name, seconds * 1000, "ms")
+    ratio = found["ours"] / found["deltalake"]
+    full = run.bulk >= 10_000_000
+    run.at_most(bar, "ours / deltalake", ratio, _OVER_DELTALAKE if full else None)
+    counts = [dk.DeltaTable(table).count() for table in where.values()]
+    run.at_most(bar, "difference in rows", abs(counts[0] - counts[1]), 0, "")
+
+
+def _merging(table: str, rows: int) -> Case:
+    """Merges one source after the other: half of its rows match, half are new."""
+    size, numbers = rows // 100, iter(range(100))
+
+    def case() -> float:
+        number = next(numbers)
+        old = (number * 7 % 90) * size + np.arange(0, size, 2)
+        new = rows * 2 + number * size + np.arange(size - len(old))
+        ids = pa.array(np.concatenate([old, new]))
+        source = _rows(size, 0).set_column(0, "id", ids)
+        started = time.perf_counter()
+        handle = dk.DeltaTable(table)
+        (
+            handle.merge(source, "s.id = t.id", source_alias="s", target_alias="t")
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+            .execute()
+        )
+        return time.perf_counter() - started
+
+    return case
+
+
+def _rows(rows: int, first: int) -> pa.Table:
+    order = np.random.default_rng(first)
+    return pa.table(
+        {
+            "id": pa.array(np.arange(first, first + rows)),
+            "amount": pa.array(order.random(rows)),
+            "city": pa.array(order.integers(0, 5000, rows)).cast(pa.string()),
+        }
+    )
+
+
+def measure_writers(run: Run) -> None:
+    """Processes that append a row at a time to one table, beside deltalake by path."""
+    ours, theirs = _New(run, run.database("writers").uri), _New(run, None)
+    rates, failures = {}, {}
+    for name, new in (("ours", ours), ("deltalake", theirs)):
+        answers = _write(new)
+        # One that lost again and again is still at it when the time is up.
+        longest_s = max(answer["seconds"] for answer in answers)
+        rates[name] = sum(answer["appended"] for answer in answers) / longest_s
+        failed = [text for answer in answers for text in answer["failures"]]
+        failures[name] = len(failed)
+        run.notes += [f"{name}: {text[:200]}" for text in failed[:1]]
+    bar = f"{_WRITERS} processes append"
+    for name, rate in rates.items():
+        run.report(bar, name, rate, "/s")
+    ratio = rates["ours"] / rates["deltalake"]
+    run.at_least(bar, "ours / deltalake, throughput", ratio, _MORE)
+    run.at_most(bar, "failures, ours", failures["ours"], 0, "")
+    run.report(bar, "failures, deltalake", failures["deltalake"], "")
+
+
+def _write(new: _New) -> list[dict[str, Any]]:
+    table = new.make()
+    children = [
+        start_child("append", table, new.make(), _WRITING_S) for _ in range(_WRITERS)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    return [json.loads(child.communicate()[0]) for child in children]

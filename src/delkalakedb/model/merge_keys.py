@@ -1,0 +1,132 @@
+"""What the condition of a merge says about the rows of the table that can match.
+
+Of a condition `A AND B AND ...` two kinds of parts are of use: equalities of a column
+of the table with one of the source, since the source's values have bounds, and parts
+over the table's columns alone. Every other part may hold for any row.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+
+from delkalakedb.errors import PredicateError
+from delkalakedb.model.predicate import And, Op, Predicate, compare
+from delkalakedb.model.schema import Column, Schema
+from delkalakedb.model.sql_predicate import parse_condition, predicate_of
+
+__all__ = ["MergeCondition", "parse_merge"]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCondition:
+    """The useful parts of a merge's condition.
+
+    Args:
+        keys: columns of the table, each equal to a column of the source.
+        parts: what must hold for a row of the table besides.
+    """
+
+    keys: tuple[tuple[Column, str], ...] = ()
+    parts: tuple[Predicate, ...] = ()
+
+    def matching(self, bounds: Mapping[str, tuple[Any, Any]]) -> Predicate:
+        """Holds for each row of the table that a row of the source can match.
+
+        `bounds` are the least and the greatest value of columns of the source; both
+        are None where it has no value, and then nothing matches.
+        """
+        ranges = (
+            compare(column, op, value)
+            for column, name in self.keys
+            if name in bounds
+            for op, value in zip((Op.GE, Op.LE), bounds[name], strict=True)
+        )
+        return And((*self.parts, *ranges))
+
+
+def parse_merge(
+    condition: str,
+    schema: Schema,
+    source: Collection[str],
+    *,
+    target_alias: str | None,
+    source_alias: str | None,
+) -> MergeCondition:
+    """The useful parts of a merge's condition; none where it isn't understood.
+
+    Args:
+        condition: SQL, as delta-rs takes it.
+        schema: the table's schema.
+        source: the names of the source's columns.
+        target_alias: what the table is called.
+        source_alias: what the source is called.
+    """
+    sides = _Sides(schema, frozenset(source), target_alias, source_alias)
+    keys, parts = [], []
+    try:
+        for tree in _conjuncts(parse_condition(condition)):
+            if (key := sides.key(tree)) is not None:
+                keys.append(key)
+            elif sides.only_target(tree):
+                parts.append(predicate_of(tree.transform(_unqualified), schema))
+    except (PredicateError, RecursionError):
+        return MergeCondition()
+    return MergeCondition(tuple(keys), tuple(parts))
+
+
+def _conjuncts(tree: Any) -> Iterator[Any]:
+    stack = [tree]
+    while stack:
+        part = stack.pop().unnest()
+        if isinstance(part, exp.And):
+            stack += [part.expression, part.this]
+        else:
+            yield part
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Which side of the merge a column is on; delta-rs minds the case of names."""
+
+    schema: Schema
+    source: frozenset[str]
+    target_alias: str | None
+    source_alias: str | None
+
+    def key(self, tree: Any) -> tuple[Column, str] | None:
+        """The columns of an equality of the two sides."""
+        if not isinstance(tree, exp.EQ):
+            return None
+        sides = tree.this.unnest(), tree.expression.unnest()
+        for ours, theirs in (sides, sides[::-1]):
+            column = self._target(ours)
+            if column is not None and self._is_source(theirs):
+                return column, theirs.name
+        return None
+
+    def only_target(self, tree: Any) -> bool:
+        columns = list(tree.find_all(exp.Column))
+        known = all(self._target(column) is not None for column in columns)
+        return bool(columns) and known and not tree.find(exp.Query)
+
+    def _target(self, node: Any) -> Column | None:
+        if not _of(self.target_alias, node):
+            return None
+        column = self.schema.column((node.name,))
+        return column if column and column.path == (node.name,) else None
+
+    def _is_source(self, node: Any) -> bool:
+        return _of(self.source_alias, node) and node.name in self.source
+
+
+def _of(alias: str | None, node: Any) -> bool:
+    """Whether a node is `alias.name`."""
+    if not isinstance(node, exp.Column) or len(node.parts) != 2:
+        return False
+    return bool(node.table == alias)
+
+
+def _unqualified(node: Any) -> Any:
+    return exp.column(node.this.copy()) if isinstance(node, exp.Column) else node

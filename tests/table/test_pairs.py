@@ -1,0 +1,127 @@
+"""Any two operations at the same time: both are done, or one says that it lost.
+
+Each pair races as two processes (threads on DuckDB, which serves one process) whose
+handles were opened on the same version: whoever comes second has to follow somebody.
+"""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import combinations_with_replacement, permutations, product
+
+import pytest
+from operations import OPERATIONS, after, begun, check_table, make_table
+from workers import CHILDREN
+
+from delkalakedb.errors import CommitFailedError
+from delkalakedb.uri import format_uri, parse_uri
+
+Pair = tuple[str, str]
+RACES: list[Pair] = [*combinations_with_replacement(OPERATIONS, 2)]
+ORDERED: list[Pair] = [*product(OPERATIONS, repeat=2)]
+# Shared out: each pair races once in a run of all engines, some twice.
+SHARES = {"sqlite": RACES[::2], "postgres": RACES[1::2], "duckdb": RACES[::6]}
+# After one of these another commit is for its caller to look at.
+CHANGE_METADATA = {"append_wider", "add_column", "set_property", "restore"}
+# These aren't run again: what they are to do was decided on what they saw.
+RUN_ONCE = {"restore", "transaction"}
+_meet: threading.Barrier
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Executor]:
+    """Two processes that set out together."""
+    barrier = CHILDREN.Barrier(2)
+    with ProcessPoolExecutor(2, CHILDREN, meet_at, (barrier,)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def racers(engine: str, request: pytest.FixtureRequest) -> Iterator[Executor]:
+    """What two operations race in on an engine."""
+    if engine != "duckdb":
+        yield request.getfixturevalue("processes")
+        return
+    with ThreadPoolExecutor(2, "racer", meet_at, (threading.Barrier(2),)) as pool:
+        yield pool
+
+
+def meet_at(barrier: threading.Barrier) -> None:
+    """Where the operations of this process wait for each other."""
+    global _meet
+    _meet = barrier
+
+
+def race(uri: str, name: str) -> str | None:
+    """Run an operation when the other is ready, too; why it lost."""
+    try:
+        with begun(uri, name) as run:
+            _meet.wait(60)
+            run()
+    except CommitFailedError as error:
+        return str(error)
+    return None
+
+
+def test_two_at_once_come_to_what_one_after_the_other_would(
+    catalog_uri: str, engine: str, racers: Executor
+) -> None:
+    for pair in SHARES[engine]:
+        check_race(catalog_uri, racers, pair)
+
+
+def test_second_of_two_follows_a_version_that_it_has_not_seen(
+    catalog_uri: str, engine: str
+) -> None:
+    for pair in ORDERED[len(engine) :: 23]:
+        check_in_order(catalog_uri, pair)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("attempt", range(3))
+def test_every_pair_at_once_on_every_engine(
+    catalog_uri: str, racers: Executor, attempt: int
+) -> None:
+    for pair in RACES:
+        check_race(catalog_uri, racers, pair)
+
+
+@pytest.mark.soak
+def test_every_pair_in_both_orders_on_every_engine(catalog_uri: str) -> None:
+    for pair in ORDERED:
+        check_in_order(catalog_uri, pair)
+
+
+def check_race(catalog_uri: str, racers: Executor, pair: Pair) -> None:
+    uri = new_table(catalog_uri, "-".join(pair))
+    racing = [racers.submit(race, uri, name) for name in pair]
+    lost = [done.result() for done in racing]
+    assert sum(map(bool, lost)) <= may_lose(pair), (pair, lost)
+    won = [name for name, why in zip(pair, lost, strict=True) if not why]
+    check_table(uri, {after(*order) for order in permutations(won)})
+
+
+def check_in_order(catalog_uri: str, pair: Pair) -> None:
+    first, second = pair
+    uri = new_table(catalog_uri, f"{first}-then-{second}")
+    lost = None
+    try:
+        with begun(uri, second) as run_second:
+            with begun(uri, first) as run_first:
+                run_first()
+            run_second()
+    except CommitFailedError as error:
+        lost = str(error)
+    assert not lost or may_lose(pair), (pair, lost)
+    check_table(uri, {after(first) if lost else after(first, second)})
+
+
+def may_lose(pair: Pair) -> bool:
+    """Whether the rules let one of the two fail."""
+    return not CHANGE_METADATA.isdisjoint(pair) or not RUN_ONCE.isdisjoint(pair)
+
+
+def new_table(catalog_uri: str, name: str) -> str:
+    uri = format_uri(parse_uri(catalog_uri).with_table(name))
+    make_table(uri)
+    return uri
