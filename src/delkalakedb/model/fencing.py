@@ -5,14 +5,11 @@ table. It needs in-commit timestamps, since a published file's own time says lit
 by Delta's documentation `vacuumProtocolCheck`, so that no old vacuum looks away.
 """
 
-from collections.abc import Collection, Sequence
-
 import msgspec
 
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import Metadata, Protocol, known
-from delkalakedb.model.features import FEATURES
-from delkalakedb.model.protocol import supported_features
+from delkalakedb.model.protocol import supported_features, supporting
 
 __all__ = ["FENCE_PROPERTY", "asks_for_fence", "fenced", "is_fenced"]
 
@@ -38,21 +35,9 @@ def asks_for_fence(metadata: Metadata) -> bool:
 
 def fenced(protocol: Protocol, metadata: Metadata) -> tuple[Protocol, Metadata]:
     """The protocol and metadata of the same table, fenced."""
-    features = supported_features(protocol) | _FEATURES
-    readers = {name for name in features if name in FEATURES and FEATURES[name].reader}
     configuration = {**(known(metadata.configuration) or {}), _TIMESTAMPS: "true"}
     configuration.pop(FENCE_PROPERTY, None)
     return (
-        msgspec.structs.replace(
-            protocol,
-            min_reader_version=3,
-            min_writer_version=7,
-            reader_features=_listed(known(protocol.reader_features) or (), readers),
-            writer_features=_listed(known(protocol.writer_features) or (), features),
-        ),
+        supporting(protocol, _FEATURES),
         msgspec.structs.replace(metadata, configuration=configuration),
     )
-
-
-def _listed(before: Sequence[str], names: Collection[str]) -> list[str]:
-    return [*before, *sorted(set(names) - set(before))]

@@ -38,6 +38,7 @@ __all__ = [
     "check_writable",
     "complete_upgrade",
     "supported_features",
+    "supporting",
     "with_needed",
 ]
 
@@ -152,6 +153,26 @@ def with_needed(protocol: Protocol) -> Protocol:
         features = _with(listed, missing)
         return msgspec.structs.replace(protocol, writer_features=features)
     return protocol
+
+
+def supporting(protocol: Protocol, names: Collection[str]) -> Protocol:
+    """`protocol` with these features as well, and those that they need."""
+    features = supported_features(protocol) | set(names)
+    readers = {name for name in features if name in FEATURES and FEATURES[name].reader}
+    listed = known(protocol.writer_features) or ()
+    upgraded = msgspec.structs.replace(
+        protocol,
+        min_writer_version=7,
+        writer_features=_with(listed, features - set(listed)),
+    )
+    if readers:
+        listed = known(protocol.reader_features) or ()
+        upgraded = msgspec.structs.replace(
+            upgraded,
+            min_reader_version=3,
+            reader_features=_with(listed, readers - set(listed)),
+        )
+    return with_needed(upgraded)
 
 
 def check_actions(

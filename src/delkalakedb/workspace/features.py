@@ -4,21 +4,28 @@ Features that it refuses, but that ask nothing of the files it writes, are kept 
 what they demand of a commit is done when it is ratified.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
 
 from delkalakedb.errors import ProtocolError
-from delkalakedb.model.actions import Metadata, Protocol, known
+from delkalakedb.model.actions import Action, Metadata, Protocol, known
 from delkalakedb.model.fencing import FENCE_PROPERTY
 from delkalakedb.model.protocol import (
     active_features,
     complete_upgrade,
+    supported_features,
+    supporting,
     with_needed,
 )
 
-__all__ = ["restored_protocol", "split_properties", "visible_protocol"]
+__all__ = [
+    "restored_protocol",
+    "split_properties",
+    "visible_protocol",
+    "with_asked",
+]
 
 _AT_RATIFY = frozenset(
     {
@@ -46,6 +53,13 @@ _HONOURED = frozenset(
         "variantType-preview",
     }
 )
+
+
+# Properties that delta-rs doesn't take, and the features that they turn on.
+_ASKED = {
+    "delta.enableInCommitTimestamps": "inCommitTimestamp",
+    "delta.enableRowTracking": "rowTracking",
+}
 
 
 def visible_protocol(protocol: Protocol, metadata: Metadata) -> Protocol:
@@ -88,8 +102,25 @@ def split_properties(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Table properties for delta-rs, and those that it doesn't know."""
     given = dict(properties or {})
-    ours = {key: given.pop(key) for key in (FENCE_PROPERTY,) if key in given}
+    ours = {k: given.pop(k) for k in (FENCE_PROPERTY, *_ASKED) if k in given}
     return given, ours
+
+
+def with_asked(
+    actions: Sequence[Action], properties: Mapping[str, Any], before: Protocol | None
+) -> list[Action]:
+    """A commit that sets properties, with the features that these turn on."""
+    asked = {_ASKED[k] for k, v in properties.items() if k in _ASKED and v == "true"}
+    protocol = next((a for a in actions if isinstance(a, Protocol)), before)
+    if protocol is None or asked <= supported_features(protocol):
+        return list(actions)
+    if before is not None and "rowTracking" in asked - supported_features(before):
+        raise ProtocolError(
+            "row tracking can be turned on only when a table is created: "
+            "the files that are there have no row ids"
+        )
+    others = (action for action in actions if not isinstance(action, Protocol))
+    return [supporting(protocol, asked), *others]
 
 
 def _kept_from_it(protocol: Protocol) -> Set[str]:

@@ -32,7 +32,11 @@ from delkalakedb.model.codec import decode_commit, encode_commit
 from delkalakedb.model.predicate import Predicate
 from delkalakedb.storage.segment import commit_path
 from delkalakedb.workspace.failures import explained
-from delkalakedb.workspace.features import restored_protocol, visible_protocol
+from delkalakedb.workspace.features import (
+    restored_protocol,
+    visible_protocol,
+    with_asked,
+)
 from delkalakedb.workspace.files import table_files
 from delkalakedb.workspace.folder import private_folder
 from delkalakedb.workspace.operation import Captured, Operation
@@ -95,11 +99,14 @@ def _adapted(
     before: Protocol | None = None,
 ) -> list[list[Action]]:
     """The commits as the table's own, not the workspace's."""
+
+    def adapted(action: Action) -> Action:
+        return _located(_completed(action, operation, before), location)
+
     return [
-        [
-            _located(_completed(action, operation, before), location)
-            for action in actions
-        ]
+        with_asked(
+            [adapted(action) for action in actions], operation.properties, before
+        )
         for actions in commits
     ]
 
