@@ -175,8 +175,9 @@ def append(table: str, warm: str, seconds: str) -> dict[str, Any]:
     import delkalakedb as dk
 
     appended, failures = 0, []
-    # The first one in a process loads what it needs.
+    # The first write and the first list of files in a process load what they need.
     dk.write_deltalake(warm, ROW, mode="append")
+    dk.DeltaTable(warm).file_uris()
     print("ready", flush=True)
     sys.stdin.readline()
     started = time.monotonic()

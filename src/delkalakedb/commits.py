@@ -11,7 +11,7 @@ from delkalakedb.errors import DeltaError, TableNotFoundError, TransactionError
 from delkalakedb.mirror.deliver import deliver
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 from delkalakedb.storage import canonical_location
-from delkalakedb.workspace import Captured, Operation, run, run_new
+from delkalakedb.workspace import Captured, Operation, Stage, StageNew, run, run_new
 
 __all__ = ["Together", "commit", "ratify"]
 
@@ -77,23 +77,27 @@ class Together:
             raise TableNotFoundError(f"{name}: the catalog has no such table")
         return self.catalog.snapshot(name, self._versions[name])
 
-    def stage(self, name: str, operation: Operation[T]) -> T:
+    def stage(self, name: str, operation: Operation[T], stage: Stage = run) -> T:
         """Run an operation on a table, and keep its commits for later."""
         self._check_open()
         snapshot = self.snapshot(name)
-        captured = run(snapshot, operation, self.storage_options)
+        captured: Captured[T] = stage(snapshot, operation, self.storage_options)
         self._captured.append(captured)
         for staged in captured.staged(snapshot):
             self._add(staged)
         return captured.result
 
     def stage_new(
-        self, name: str, operation: Operation[None], location: str | None
+        self,
+        name: str,
+        operation: Operation[None],
+        location: str | None,
+        stage: StageNew = run_new,
     ) -> None:
         """Run the operation that makes a table, and keep its commit for later."""
         self._check_open()
         where = canonical_location(location or self.catalog.default_location(name))
-        captured = run_new(name, where, operation, self.storage_options)
+        captured = stage(name, where, operation, self.storage_options)
         self._captured.append(captured)
         (actions,) = captured.commits
         staged = Staged(name, actions, location=where)

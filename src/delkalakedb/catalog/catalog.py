@@ -1,7 +1,7 @@
 """A catalog: the tables of one SQL database."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -128,17 +128,9 @@ class Snapshot:
         if where is None:
             batches = list_files(self._backend, self._head, schema)
         else:
-            batches = self._planned(self._predicate(where), schema)
+            found = plan(self._backend, self._head, self._predicate(where), schema)
+            batches = while_kept(self._backend, self._head, found)
         return pa.RecordBatchReader.from_batches(schema, batches)
-
-    def _planned(
-        self, predicate: Predicate, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
-        # The plan itself looks at these.
-        seen = _schema([*schema.names, "partition_values", "stats"])
-        batches = plan(self._backend, self._head, predicate, seen)
-        for batch in while_kept(self._backend, self._head, batches):
-            yield batch.select(schema.names)
 
     def _predicate(self, where: Filter) -> Predicate:
         if isinstance(where, str | list | tuple):

@@ -8,6 +8,7 @@ checked against the whole predicate with the file's own statistics.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -16,10 +17,17 @@ import pyarrow as pa
 from delkalakedb.catalog.backend import Backend, Session
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.reader import load_files
-from delkalakedb.catalog.rows import to_batch
+from delkalakedb.catalog.rows import FILES_SCHEMA, to_batch
 from delkalakedb.catalog.statcolumns import TABLES, StatColumn, unit_of
 from delkalakedb.model.predicate import Predicate
-from delkalakedb.model.prune import Driver, HasNull, Range, drivers, matcher
+from delkalakedb.model.prune import (
+    Driver,
+    HasNull,
+    Range,
+    drivers,
+    matcher,
+    needs_statistics,
+)
 from delkalakedb.model.stats import ALL_NULL, class_reach
 from delkalakedb.model.values import TOP, Kind
 
@@ -34,21 +42,26 @@ def plan(
 ) -> Iterator[pa.RecordBatch]:
     """The live files at a head's version that may match; never too few.
 
-    `schema` names columns of `FILES_SCHEMA`, partition values and statistics included.
+    `schema` names columns of `FILES_SCHEMA`.
     """
     partitions = head.metadata.partition_columns
     wanted = drivers(predicate, partitions)
     if any(not driver for driver in wanted):
         return
     keep = matcher(predicate, partitions)
-    for batch in _candidates(backend, head, wanted, schema):
-        values = batch["partition_values"].to_pylist()
-        stats = batch["stats"].to_pylist()
+    looks = ["partition_values"]
+    if needs_statistics(predicate, partitions):
+        looks.append("stats")
+    seen = [field for field in FILES_SCHEMA if field.name in {*schema.names, *looks}]
+    for batch in _candidates(backend, head, wanted, pa.schema(seen)):
+        values, *stats = (batch[name].to_pylist() for name in looks)
+        texts = stats[0] if stats else repeat(None)
         mask = [
             keep(msgspec.json.decode(value), text)
-            for value, text in zip(values, stats, strict=True)
+            for value, text in zip(values, texts, strict=False)
         ]
-        yield batch if all(mask) else batch.filter(pa.array(mask, pa.bool_()))
+        found = batch if all(mask) else batch.filter(pa.array(mask, pa.bool_()))
+        yield found.select(schema.names)
 
 
 def _candidates(

@@ -14,6 +14,7 @@ from typing import Any
 
 from delkalakedb.model.predicate import (
     And,
+    Anything,
     Comparison,
     In,
     IsNotNull,
@@ -43,7 +44,15 @@ from delkalakedb.model.values import (
     span,
 )
 
-__all__ = ["Driver", "HasNull", "Range", "Term", "drivers", "matcher"]
+__all__ = [
+    "Driver",
+    "HasNull",
+    "Range",
+    "Term",
+    "drivers",
+    "matcher",
+    "needs_statistics",
+]
 
 _MOST_TERMS = 100
 
@@ -149,6 +158,14 @@ def matcher(predicate: Predicate, partition_columns: Sequence[str] = ()) -> Matc
     return lambda partition_values, stats: test(_File(partition_values, stats))
 
 
+def needs_statistics(
+    predicate: Predicate, partition_columns: Sequence[str] = ()
+) -> bool:
+    """Whether the test looks at more of a file than its partition values."""
+    partitioning = _Partitioning(partition_columns)
+    return any(column not in partitioning for column in _columns(predicate))
+
+
 def drivers(
     predicate: Predicate, partition_columns: Sequence[str] = ()
 ) -> tuple[Driver, ...]:
@@ -186,6 +203,17 @@ def _conjuncts(predicate: Predicate) -> Iterator[Predicate]:
             yield from _conjuncts(part)
     else:
         yield predicate
+
+
+def _columns(predicate: Predicate) -> Iterator[Column]:
+    match predicate:
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from _columns(part)
+        case Anything() | Nothing():
+            pass
+        case _:
+            yield predicate.column
 
 
 def _merged(

@@ -5,8 +5,9 @@ values, and what its statistics say. pyarrow skips a file whose expression contr
 a filter, and drops from the filter what the expression makes certain.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, reduce
+from itertools import chain
 from operator import and_
 from typing import Any
 
@@ -45,7 +46,8 @@ _CUT = pa.scalar(1_000, pa.duration("us"))
 # Statistics hold decimals as doubles, which are exact up to here.
 _EXACT_DIGITS = 15
 
-_Expressions = Sequence[ds.Expression | None]
+# For each file, what holds for all of its rows.
+_Parts = Iterator[Sequence[ds.Expression]]
 
 
 def make_dataset(
@@ -61,7 +63,7 @@ def make_dataset(
     )
     fragments = [
         layout.make_fragment(path, filesystem, partition_expression=expression)
-        for path, expression in dataset_files(files, schema)
+        for path, expression in _described(files, schema)
     ]
     encoded = layout.read_options.dictionary_columns or ()
     fields = [
@@ -89,10 +91,19 @@ def dataset_files(
     files: Files, schema: pa.Schema
 ) -> list[tuple[str, ds.Expression | None]]:
     """The files' names, each with what holds for all its rows."""
+    return list(_described(files, schema))
+
+
+def _described(
+    files: Files, schema: pa.Schema
+) -> Iterator[tuple[str, ds.Expression | None]]:
+    # One file after the other: there may be a million, each with a dozen expressions.
     check_plain(files.snapshot)
     columns = [_partitions(files, schema), *_statistics(files, schema)]
     rows = zip(*columns, strict=True)
-    return list(zip(files.paths(), map(_joined, rows), strict=True))
+    for path, parts in zip(files.paths(), rows, strict=True):
+        sides = list(chain.from_iterable(parts))
+        yield path, reduce(and_, sides) if sides else None
 
 
 def check_plain(snapshot: Snapshot) -> None:
@@ -119,22 +130,17 @@ def odd_files(snapshot: Snapshot) -> list[str]:
     return odd
 
 
-def _joined(parts: Iterable[ds.Expression | None]) -> ds.Expression | None:
-    given = [part for part in parts if part is not None]
-    return reduce(and_, given) if given else None
-
-
-def _partitions(files: Files, schema: pa.Schema) -> _Expressions:
+def _partitions(files: Files, schema: pa.Schema) -> _Parts:
     table = files.snapshot.table
     types = {field.name: field.type for field in table.schema.fields}
     columns = [
         (name, types[name], schema.field(name).type) for name in table.partition_columns
     ]
     # Few distinct values stand for many files.
-    joined = cache(
-        lambda text: _joined(_equalities(msgspec.json.decode(text), columns))
+    equalities = cache(
+        lambda text: tuple(_equalities(msgspec.json.decode(text), columns))
     )
-    return list(map(joined, files.table["partition_values"].to_pylist()))
+    return map(equalities, files.table["partition_values"].to_pylist())
 
 
 def _equalities(
@@ -149,7 +155,7 @@ def _equalities(
             yield column == pa.scalar(value, arrow_type)
 
 
-def _statistics(files: Files, schema: pa.Schema) -> Iterator[_Expressions]:
+def _statistics(files: Files, schema: pa.Schema) -> Iterator[_Parts]:
     metadata = files.snapshot.metadata
     actions = add_actions(files.table.to_batches(), metadata).read_all()
     if not actions.num_rows:
@@ -209,12 +215,11 @@ def _nullness(nulls: pa.Array, rows: pa.Array) -> list[bool | None]:
 
 def _column(
     field: ds.Expression, lo: pa.Array, hi: pa.Array, nullness: list[bool | None]
-) -> _Expressions:
+) -> _Parts:
     is_null, is_valid = field.is_null(), field.is_valid()
-    found: list[ds.Expression | None] = []
     for low, high, null in zip(lo, hi, nullness, strict=True):
         if null:
-            found.append(is_null)
+            yield (is_null,)
             continue
         sides = []
         if low.is_valid:
@@ -222,9 +227,7 @@ def _column(
         if high.is_valid:
             sides.append(field <= high)
         if null is None:
-            sides = [side | is_null for side in sides]
-        elif not sides:
+            yield [side | is_null for side in sides]
+        else:
             # A bound says so, too: that no value is null.
-            sides.append(is_valid)
-        found.append(_joined(sides))
-    return found
+            yield sides or (is_valid,)

@@ -8,8 +8,9 @@ The tables are read as they were together at one moment, with the transaction's 
 writes on top. At the end all of it is ratified in one SQL transaction, or none of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.metadata import entry_points
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -91,8 +92,13 @@ class Transaction:
         return _Handle(self.tables, name, self._options)
 
     def write(self, name: str, data: Any, mode: Any = "error", **options: Any) -> None:
-        """What `write_deltalake` does; the first write creates the table."""
-        if self.tables.has(name):
+        """What `write_deltalake` does; the first write creates the table.
+
+        A DataFrame of Spark is written by Spark; it takes the options of its `write`.
+        """
+        if (writer := _writer_of(data)) is not None:
+            writer(self.tables, name, data, mode=mode, **options)
+        elif self.tables.has(name):
             deltalake.write_deltalake(self.table(name), data, mode=mode, **options)
         else:
             self._create(name, data, options)
@@ -150,6 +156,15 @@ class Transaction:
         self.tables.stage_new(
             name, Operation("write", write, properties=ours), location
         )
+
+
+def _writer_of(data: Any) -> Callable[..., None] | None:
+    """Who stages data of a kind that deltalake doesn't take."""
+    library = type(data).__module__.partition(".")[0]
+    for entry in entry_points(group="delkalakedb.writers", name=library):
+        writer: Callable[..., None] = entry.load()
+        return writer
+    return None
 
 
 def transaction(

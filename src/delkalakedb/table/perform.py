@@ -11,7 +11,7 @@ from delkalakedb.errors import CommitFailedError, DeltaError
 from delkalakedb.model.actions import Txn
 from delkalakedb.model.conflicts import Rule
 from delkalakedb.model.txnlog import Committed, Conflicted
-from delkalakedb.workspace import Captured, Operation, run
+from delkalakedb.workspace import Captured, Operation, Stage, run
 
 __all__ = ["perform"]
 
@@ -36,6 +36,7 @@ def perform(
     *,
     retries: int | None = None,
     storage_options: Mapping[str, str] | None = None,
+    stage: Stage = run,
 ) -> tuple[T, int | None]:
     """What an operation returns, and the version it made, if any.
 
@@ -46,11 +47,12 @@ def perform(
         retries: how often to run it again on the newest version after it lost;
             `concurrency.retries` by default.
         storage_options: of the table's store.
+        stage: who runs it; delta-rs in a workspace by default.
     """
     concurrency = catalog.settings.concurrency
     left = concurrency.retries if retries is None else retries
     pause_s = concurrency.backoff_initial
-    captured, seen = run(snapshot, operation, storage_options), snapshot
+    captured, seen = stage(snapshot, operation, storage_options), snapshot
     while True:
         outcome = _ratified(catalog, captured, snapshot, storage_options)
         if not isinstance(outcome, Conflicted):
@@ -67,7 +69,7 @@ def perform(
         # An overwrite looked at nothing: its files are as good on the newest version.
         if not operation.remove_all:
             captured.discard()
-            captured = run(latest, operation, storage_options)
+            captured = stage(latest, operation, storage_options)
         snapshot = latest
 
 

@@ -18,7 +18,13 @@ from delkalakedb.table.alters import IN_PRIVATE
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.uri import Uri, is_deltasql, parse_uri, require_table
-from delkalakedb.workspace import Captured, Operation, run_new, split_properties
+from delkalakedb.workspace import (
+    Captured,
+    Operation,
+    StageNew,
+    run_new,
+    split_properties,
+)
 
 __all__ = ["make_table", "make_table_in", "write_deltalake"]
 
@@ -108,10 +114,11 @@ def make_table_in(
     operation: Operation[None],
     storage_options: Mapping[str, str] | None = None,
     instead: Callable[[Captured[None]], bool] = lambda made: False,
+    stage: StageNew = run_new,
 ) -> None:
     """The same in an open catalog, at a location or where it has its tables."""
     location = canonical_location(location or catalog.default_location(name))
-    made = run_new(name, location, operation, storage_options)
+    made = stage(name, location, operation, storage_options)
     (actions,) = made.commits
     staged = Staged(name, actions, location=location)
     try:

@@ -1,4 +1,4 @@
-"""One operation of delta-rs, and what it came to."""
+"""One operation of an engine, and what it came to."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from delkalakedb.model.predicate import Anything, Predicate
 from delkalakedb.model.txnlog import Reads, Staged
 from delkalakedb.workspace.files import TableFiles
 
-__all__ = ["Captured", "Operation"]
+__all__ = ["Captured", "Operation", "Stage", "StageNew"]
 
 T = TypeVar("T")
 
@@ -23,12 +23,12 @@ _log = logging.getLogger("delkalakedb.workspace")
 
 @dataclass(frozen=True)
 class Operation(Generic[T]):
-    """One call of delta-rs, and how much of the table it may look at.
+    """One call of an engine, and how much of the table it may look at.
 
     Args:
         name: what it is called in errors.
-        run: the call, on a real `RawDeltaTable`; on the path of an empty folder for a
-            table that isn't there yet.
+        run: the call. For delta-rs it takes a real `RawDeltaTable`, or the path of an
+            empty folder for a table that isn't there yet.
         files: it sees the files that may hold a row that matches; none without.
         rearranges: it says nothing new, so it depends on the files it replaces alone.
         remove_all: it replaces every file, and sees none of them.
@@ -91,6 +91,12 @@ class Captured(Generic[T]):
             whole_table=everything,
             app_ids=frozenset(a.app_id for a in actions if isinstance(a, Txn)),
         )
+
+
+Stage = Callable[[Snapshot, Operation[Any], Mapping[str, str] | None], Captured[Any]]
+"""Runs an operation on a snapshot, with the options of the table's store."""
+StageNew = Callable[[str, str, Operation[Any], Mapping[str, str] | None], Captured[Any]]
+"""Runs the operation that makes a table, of a name and at a location."""
 
 
 def _counting_removed(actions: Sequence[Action], num_files: int) -> tuple[Action, ...]:

@@ -1,0 +1,54 @@
+"""Operations that Spark does: their files are written in place, then ratified."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from delkalakedb.catalog import Snapshot
+from delkalakedb.model.actions import Action
+from delkalakedb.workspace import Captured, Operation
+from delkalakedb.workspace.files import table_files
+
+__all__ = ["Work", "stage", "stage_new"]
+
+T = TypeVar("T")
+_Options = Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class Work(Generic[T]):
+    """What Spark did for an operation.
+
+    Args:
+        result: what the operation returns.
+        commits: the actions of each version that it makes.
+        new_paths: the files that it wrote below the table's location, as they are
+            called there; they are removed if the commits don't come to be.
+    """
+
+    result: T
+    commits: Sequence[Sequence[Action]] = ()
+    new_paths: Sequence[str] = ()
+
+
+def stage(
+    snapshot: Snapshot, operation: Operation[T], storage_options: _Options
+) -> Captured[T]:
+    """Run an operation whose `run` takes the snapshot and gives its `Work`."""
+    return _captured(snapshot.table.location, snapshot, operation, storage_options)
+
+
+def stage_new(
+    name: str, location: str, operation: Operation[T], storage_options: _Options
+) -> Captured[T]:
+    """Run an operation that makes a table; its `run` takes the location."""
+    return _captured(location, location, operation, storage_options)
+
+
+def _captured(
+    location: str, given: Any, operation: Operation[T], storage_options: _Options
+) -> Captured[T]:
+    run: Callable[[Any], Any] = operation.run
+    work: Work[T] = run(given)
+    files = table_files(location, storage_options)
+    return Captured(operation, work.result, work.commits, files, work.new_paths)
