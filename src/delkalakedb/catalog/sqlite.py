@@ -4,6 +4,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SqliteBackend"]
 
-_BATCH_ROWS = 5_000
+_BATCH_ROWS = 20_000
 # So few that the rows are gone before the garbage collector looks at them again.
 _FETCH_ROWS = 250
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -216,33 +217,35 @@ def _by_row(
 def _by_page(
     connection: _Connection, page: str, params: Params, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    last, rows = -1, _BATCH_ROWS
-    while rows == _BATCH_ROWS:
-        bounds = {**params, "after": last, "page_rows": _BATCH_ROWS}
-        last, batch = _joined_page(connection, page, bounds, schema) or _plain_page(
-            connection, page, bounds, schema
-        )
-        rows = batch.num_rows
-        if rows:
-            yield batch
+    def rows_after(sql: str, after: int) -> list[Row]:
+        bounds = {**params, "after": after, "page_rows": _BATCH_ROWS}
+        return connection.execute(sql, bounds).fetchall()
 
+    def joined_after(after: int) -> Row | None:
+        # A text may become longer than SQLite bears.
+        with suppress(sqlite3.DataError):
+            return rows_after(joined(page, schema.names), after)[0]
+        return None
 
-def _joined_page(
-    connection: _Connection, page: str, params: Params, schema: pa.Schema
-) -> tuple[int, pa.RecordBatch] | None:
-    # A text may become longer than SQLite bears.
-    with suppress(sqlite3.DataError):
-        row = connection.execute(joined(page, schema.names), params).fetchone()
-        if (batch := taken_apart(row, schema)) is not None:
-            return row[0], batch
-    return None
-
-
-def _plain_page(
-    connection: _Connection, page: str, params: Params, schema: pa.Schema
-) -> tuple[int, pa.RecordBatch]:
-    rows = connection.execute(page, params).fetchall()
-    return rows[-1][-1], to_batch([row[:-1] for row in rows], schema)
+    after, size = -1, _BATCH_ROWS
+    # SQLite joins one page while Arrow takes apart the one before.
+    with ThreadPoolExecutor(1, "files") as ahead:
+        coming = ahead.submit(joined_after, after)
+        while size == _BATCH_ROWS:
+            row, before, batch = coming.result(), after, None
+            if row is not None:
+                after, size = row[:2]
+                if size == _BATCH_ROWS:
+                    coming = ahead.submit(joined_after, after)
+                batch = taken_apart(row, schema)
+            if batch is None:
+                rows = rows_after(page, before)
+                after, size = rows[-1][-1], len(rows)
+                batch = to_batch([values[:-1] for values in rows], schema)
+                if row is None:
+                    coming = ahead.submit(joined_after, after)
+            if size:
+                yield batch
 
 
 class _SqliteSession(Session):

@@ -44,9 +44,9 @@ def _column(text: str, rows: int, nulls: int, kind: pa.DataType) -> pa.Array | N
     values = pc.split_pattern(pa.array([text], pa.large_string()), _BETWEEN).values
     if len(values) != rows:
         return None
-    marks = pc.equal(values, _NULL)
-    if marks.true_count != nulls:
-        return None
     if nulls:
+        marks = pc.equal(values, _NULL)
+        if marks.true_count != nulls:
+            return None
         values = pc.if_else(marks, pa.scalar(None, pa.large_string()), values)
     return values.cast(kind)

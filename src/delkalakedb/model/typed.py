@@ -60,6 +60,8 @@ def parse_texts(texts: pa.Array, kind: pa.StructType) -> pa.StructArray:
     try:
         table = pa_json.read_json(
             pa.BufferReader(joined),
+            # Threads of its own would stand in the way of the callers'.
+            read_options=pa_json.ReadOptions(False, max(joined.size, 1)),
             parse_options=pa_json.ParseOptions(
                 explicit_schema=pa.schema(list(kind)),
                 unexpected_field_behavior="ignore",
