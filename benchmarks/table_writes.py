@@ -121,7 +121,7 @@ def _in_a_row(write: Write, table: str) -> float:
 
 def measure_bulk(run: Run) -> None:
     """100 MB appended at once, beside deltalake by path."""
-    data = _rows(run.bulk * 4 // 10, 0)
+    data = _rows(run.bulk * 43 // 100, 0)
     ours, theirs = _New(run, run.database("bulk").uri), _New(run, None)
     made, plain = ours.make(data.schema), theirs.make(data.schema)
     cases = {

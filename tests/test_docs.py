@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
 NOT_RUN = "<!-- not run -->"
+# Its examples run where Spark does, in tests/spark.
+SPARK_PAGE = DOCS / "spark.md"
 BLOCK = re.compile(rf"^({NOT_RUN}\n+)?```(\w+)\n(.*?)^```$", re.M | re.S)
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -77,7 +79,9 @@ def quiet_again() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("database_variables", "quiet_again")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p != SPARK_PAGE], ids=lambda page: page.name
+)
 def test_examples_of_the_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,13 @@ if TYPE_CHECKING:
     from delkalakedb.catalog import Snapshot
     from delkalakedb.catalog.cache import CacheInfo, cache_info
     from delkalakedb.connection import Catalog, connect
+    from delkalakedb.migrate import (
+        Detached,
+        Imported,
+        ImportProgress,
+        detach,
+        import_table,
+    )
     from delkalakedb.mirror.verify import verify_uri as verify
     from delkalakedb.model.tables import Commit, File, Table
     from delkalakedb.table import DeltaTable, write_deltalake
@@ -21,13 +28,18 @@ __all__ = [
     "Catalog",
     "Commit",
     "DeltaTable",
+    "Detached",
     "File",
+    "ImportProgress",
+    "Imported",
     "JsonFormatter",
     "Snapshot",
     "Table",
     "Transaction",
     "cache_info",
     "connect",
+    "detach",
+    "import_table",
     "register",
     "transaction",
     "unregister",
@@ -41,13 +53,18 @@ _HOMES = {
     "Catalog": "connection",
     "Commit": "model.tables",
     "DeltaTable": "table",
+    "Detached": "migrate",
     "File": "model.tables",
+    "ImportProgress": "migrate",
+    "Imported": "migrate",
     "JsonFormatter": "telemetry",
     "Snapshot": "catalog",
     "Table": "model.tables",
     "Transaction": "table.multi",
     "cache_info": "catalog.cache",
     "connect": "connection",
+    "detach": "migrate",
+    "import_table": "migrate",
     "register": "table.registration",
     "transaction": "table.multi",
     "unregister": "table.registration",

@@ -1,5 +1,6 @@
 """What is published from memory is what would be published from the database."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +9,8 @@ from deltalake import CommitProperties, Transaction
 
 import delkalakedb as dk
 from delkalakedb.catalog.commits import load_commits
-from delkalakedb.catalog.fresh import take_fresh
+from delkalakedb.catalog.fresh import keep_fresh, take_fresh
+from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.mirror.checksum import checksum_path, version_checksum
 from delkalakedb.model.codec import encode_commit
 from delkalakedb.storage.segment import commit_path
@@ -62,5 +64,19 @@ def test_nothing_is_kept_of_what_was_published(uri: str) -> None:
     dk.write_deltalake(uri, DATA)
     catalog, _ = log_files(uri)
     with catalog:
-        table_id = catalog.log("t").head().table_id
-        assert take_fresh(catalog.backend, table_id, -1, 0) is None
+        mirror = Outbox(catalog.backend).load("t")
+        assert take_fresh(catalog.backend, mirror, -1, 0) is None
+
+
+def test_commit_of_a_table_that_had_the_same_id_is_left_alone(
+    catalog: dk.Catalog, uri: str
+) -> None:
+    dk.write_deltalake(uri, DATA)
+    (commit,) = load_commits(catalog.backend, "t", -1, 0)
+    mirror = Outbox(catalog.backend).load("t")
+    keep_fresh(catalog.backend, [commit])
+
+    other = replace(mirror, location="file:///elsewhere")
+    assert take_fresh(catalog.backend, other, -1, 0) is None
+    keep_fresh(catalog.backend, [commit])
+    assert take_fresh(catalog.backend, mirror, -1, 0) == [commit]

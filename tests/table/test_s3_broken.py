@@ -151,6 +151,14 @@ def test_upload_that_breaks_half_way_leaves_files_for_vacuum_alone(
     assert twins.paths() == before
 
 
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests have workspaces, too."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+
 def workspaces() -> set[Path]:
     return {*Path(tempfile.gettempdir()).glob("_delta_work/*")}
 

@@ -40,7 +40,16 @@ from delkalakedb.model.protocol import check_actions
 from delkalakedb.model.replay import FileKey
 from delkalakedb.model.txnlog import Staged
 
-__all__ = ["Entry", "adopt_entry", "hold_mirror"]
+__all__ = [
+    "Entry",
+    "adopt_entry",
+    "as_add",
+    "audited",
+    "hold_mirror",
+    "indexed",
+    "timestamp_of",
+    "transaction_of",
+]
 
 _PAUSE_S = 0.05
 _MAX_BIGINT = 2**63 - 1
@@ -54,7 +63,7 @@ class Entry:
     version: int
     actions: tuple[Action, ...]
     modified_ms: int
-    sha256: str
+    sha256: str | None
 
 
 @contextmanager
@@ -142,18 +151,18 @@ def _writes(
     info = actions.one(CommitInfo)
     head = advanced(previous, actions, 0)
     head = replace(
-        _indexed(head, limit) if actions.of(Metadata) else head,
-        timestamp_ms=_timestamp_ms(head, previous, info, entry.modified_ms),
+        indexed(head, limit) if actions.of(Metadata) else head,
+        timestamp_ms=timestamp_of(head, previous, info, entry.modified_ms),
         next_file=previous.next_file + len(unknown),
     )
-    actions.put(CommitInfo(_audited(info)))
+    actions.put(CommitInfo(audited(info)))
     rows = commit_writes(
         head,
         actions,
         live,
         hashes,
         removed_all=None,
-        transaction_id=_transaction_id(info),
+        transaction_id=transaction_of(info),
         actor=actor,
     )
     key = {"table_id": head.table_id, "version": head.version}
@@ -194,7 +203,7 @@ def _tombstones(
     if not removes:
         return []
     first = head.table_id * FILES_PER_TABLE + head.next_file
-    columns = file_columns([_as_add(remove) for remove in removes]) | {
+    columns = file_columns([as_add(remove) for remove in removes]) | {
         "removed_version": [version] * len(removes),
         "deletion_timestamp_ms": [known(r.deletion_timestamp) for r in removes],
         "remove_data_change": [remove.data_change for remove in removes],
@@ -206,7 +215,8 @@ def _tombstones(
     return [Insert("dl_files", columns)]
 
 
-def _as_add(remove: Remove) -> Add:
+def as_add(remove: Remove) -> Add:
+    """What can be said of a file by its remove alone."""
     return Add(
         path=remove.path,
         partition_values=known(remove.partition_values) or {},
@@ -219,7 +229,8 @@ def _as_add(remove: Remove) -> Add:
     )
 
 
-def _indexed(head: Head, limit: int) -> Head:
+def indexed(head: Head, limit: int) -> Head:
+    """The head with the columns to index by its metadata, which is new."""
     columns = revise(
         head.stat_columns,
         head.metadata,
@@ -230,9 +241,10 @@ def _indexed(head: Head, limit: int) -> Head:
     return replace(head, stat_columns=columns)
 
 
-def _timestamp_ms(
+def timestamp_of(
     head: Head, previous: Head, info: CommitInfo | None, modified_ms: int
 ) -> int:
+    """The time of a version in the log: in-commit, or by its file."""
     configuration = known(head.metadata.configuration) or {}
     if not parse_properties(configuration).enable_in_commit_timestamps:
         return max(modified_ms, previous.timestamp_ms + 1)
@@ -245,13 +257,14 @@ def _timestamp_ms(
     return stamp
 
 
-def _transaction_id(info: CommitInfo | None) -> str:
+def transaction_of(info: CommitInfo | None) -> str:
+    """The transaction id that a commit gave itself, else a new one."""
     given = info.fields.get("txnId") if info else None
     usable = isinstance(given, str) and given and "\0" not in given
     return str(given if usable else uuid.uuid4())
 
 
-def _audited(info: CommitInfo | None) -> dict[str, Any]:
+def audited(info: CommitInfo | None) -> dict[str, Any]:
     """The commitInfo without what doesn't fit the columns made of it."""
     fields = dict(info.fields) if info else {}
     read = fields.get("readVersion")

@@ -36,6 +36,8 @@ __all__ = [
     "LiveFile",
     "RemovedAll",
     "commit_writes",
+    "state_writes",
+    "version_values",
 ]
 
 _A = TypeVar("_A", bound=Action)
@@ -156,7 +158,7 @@ def commit_writes(
     state_changed = head.version in (head.metadata_version, head.protocol_version)
     writes = [
         _version_row(after, committed, gone_bytes, info, others, actor),
-        *_state_writes(after, actions),
+        *state_writes(after, actions),
         *_remove_writes(after, ended, removed_all),
         *inserts,
         _move_head(after),
@@ -188,7 +190,20 @@ def _version_row(
     others: Sequence[UnknownAction],
     actor: Actor,
 ) -> Insert:
-    values: dict[str, Any] = {
+    values = version_values(head, committed, removed_bytes, info, others, actor)
+    return Insert("dl_table_versions", {name: [v] for name, v in values.items()})
+
+
+def version_values(
+    head: Head,
+    committed: Committed,
+    removed_bytes: int,
+    info: Mapping[str, Any],
+    others: Sequence[UnknownAction],
+    actor: Actor,
+) -> dict[str, Any]:
+    """The columns of a version, with what its commitInfo says."""
+    return {
         "table_id": head.table_id,
         "version": head.version,
         "timestamp_ms": head.timestamp_ms,
@@ -216,10 +231,9 @@ def _version_row(
         "commit_info": _json(info),
         "other_actions": _json([action_to_dict(o) for o in others] or None),
     }
-    return Insert("dl_table_versions", {name: [v] for name, v in values.items()})
 
 
-def _state_writes(head: Head, actions: ByKind) -> Iterator[Write]:
+def state_writes(head: Head, actions: ByKind) -> Iterator[Insert]:
     """Everything but files: small rows, each with the action as it was."""
     for table, columns, rows in (
         ("dl_metadata", (), [(_body(m),) for m in actions.of(Metadata)]),

@@ -13,6 +13,7 @@ from delkalakedb.catalog.backend import Backend
 from delkalakedb.catalog.commit import ByKind
 from delkalakedb.catalog.commits import Ratified
 from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.outbox import Mirror
 from delkalakedb.model.actions import (
     Add,
     Cdc,
@@ -54,12 +55,21 @@ def keep_fresh(backend: Backend, commits: Iterable[Ratified]) -> None:
 
 
 def take_fresh(
-    backend: Backend, table_id: int, after: int, upto: int
+    backend: Backend, mirror: Mirror, after: int, upto: int
 ) -> list[Ratified] | None:
     """The commits after a version, in order, if all of them are here."""
     versions = range(after + 1, upto + 1)
     with _lock:
         kept = _kept.setdefault(backend, OrderedDict())
-        found = [kept.pop((table_id, version), None) for version in versions]
-    whole = [commit for commit in found if commit is not None]
+        found = [kept.pop((mirror.table_id, version), None) for version in versions]
+    whole = [commit for commit in found if commit and _is_of(commit.head, mirror)]
     return whole if len(whole) == len(versions) else None
+
+
+def _is_of(head: Head, mirror: Mirror) -> bool:
+    """Whether the table is the one that had this id when the commit was kept."""
+    return (head.name, head.location, head.metadata.id) == (
+        mirror.name,
+        mirror.location,
+        mirror.metadata.id,
+    )

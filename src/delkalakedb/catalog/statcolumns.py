@@ -102,7 +102,7 @@ def index_files(
     columns: Sequence[StatColumn],
     metadata: Metadata,
     version: int,
-    file_ids: range,
+    file_ids: Sequence[int],
     adds: Sequence[Add],
     stats: Sequence[Stats | None],
 ) -> tuple[tuple[StatColumn, ...], list[Insert]]:
@@ -138,7 +138,7 @@ class _Rows:
         self._entries: list[list[Any]] = [[] for _ in ("lo", "hi", "class", "has_null")]
 
     def extend(
-        self, file_ids: range, column_id: int, entries: Iterable[Entry]
+        self, file_ids: Sequence[int], column_id: int, entries: Iterable[Entry]
     ) -> set[int]:
         """Take a column's entries; the classes that they are in."""
         self.file_ids += file_ids

@@ -18,6 +18,7 @@ _SHARED = (
     "verify",
     "adopt",
     "upkeep",
+    "staging",
 )
 _sql = files(__package__) / "sql"
 

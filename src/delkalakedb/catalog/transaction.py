@@ -47,7 +47,7 @@ from delkalakedb.model.rebase import (
 )
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 
-__all__ = ["LostError", "Transaction", "lock_queries"]
+__all__ = ["LostError", "Transaction", "check_place", "lock_queries"]
 
 _Query = tuple[str, dict[str, object]]
 _MAX_NAME_BYTES = 255
@@ -220,8 +220,7 @@ class Transaction:
     def _create(self, staged: Staged) -> Committed:
         if staged.location is None:
             raise TableNotFoundError(f"{staged.table}: the catalog has no such table")
-        _check_size("name", staged.table, _MAX_NAME_BYTES)
-        _check_size("location", staged.location, _MAX_LOCATION_BYTES)
+        check_place(staged.table, staged.location)
         _check_actions(staged)
         taken = self._session.query("find_location", {"location": staged.location})
         if taken:
@@ -354,6 +353,12 @@ def _check_append_only(staged: Staged, head: Head) -> None:
         raise ProtocolError(
             f"{staged.table}: delta.appendOnly is true; its files can't be removed"
         )
+
+
+def check_place(name: str, location: str) -> None:
+    """Refuse a name or a location that is too long for an index."""
+    _check_size("name", name, _MAX_NAME_BYTES)
+    _check_size("location", location, _MAX_LOCATION_BYTES)
 
 
 def _check_size(what: str, text: str, limit: int) -> None:

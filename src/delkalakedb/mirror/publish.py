@@ -87,22 +87,28 @@ def publish_table(
         early: try even if it is too soon after a failure.
     """
     outbox = Outbox(catalog.backend)
-    deadline, pause_s = time.monotonic() + wait_s, _PAUSE_S
+    deadline, pause_s, held = time.monotonic() + wait_s, _PAUSE_S, False
     while True:
-        lease = outbox.take(name, catalog.settings.mirror.lease, early=early)
-        if isinstance(lease, Lease):
-            return _Publication(catalog, outbox, lease, stores).run()
-        if lease.state == "diverged":
-            raise DivergedError(lease.last_error)
-        now_ms = time.time() * 1000
-        held = (lease.lease_until_ms or 0) > now_ms
+        # While somebody holds it, looking is cheaper than trying to take it.
+        seen: Lease | Mirror
+        if not held or not _held(seen := outbox.load(name)):
+            seen = outbox.take(name, catalog.settings.mirror.lease, early=early)
+        if isinstance(seen, Lease):
+            return _Publication(catalog, outbox, seen, stores).run()
+        if seen.state == "diverged":
+            raise DivergedError(seen.last_error)
+        held = _held(seen)
         # Neither held nor put off after a failure, it was let go just now.
-        put_off = not held and (lease.next_try_ms or 0) > now_ms
+        put_off = not held and (seen.next_try_ms or 0) > time.time() * 1000
         over = put_off or time.monotonic() >= deadline
-        if lease.published_version >= upto or over:
-            return Published(lease, lease.published_version)
+        if seen.published_version >= upto or over:
+            return Published(seen, seen.published_version)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _held(mirror: Mirror) -> bool:
+    return (mirror.lease_until_ms or 0) > time.time() * 1000
 
 
 def foreign_message(name: str, path: str) -> str:
@@ -178,7 +184,7 @@ class _Publication:
 
     def _commits(self, upto: int) -> Iterable[Ratified]:
         mirror, backend = self._lease.mirror, self._catalog.backend
-        fresh = take_fresh(backend, mirror.table_id, self._published, upto)
+        fresh = take_fresh(backend, mirror, self._published, upto)
         if fresh is not None:
             return fresh
         return load_commits(backend, mirror.name, self._published, upto)

@@ -29,7 +29,6 @@ from delkalakedb.model.codec import decode_commit
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.retention import tombstone_cutoff_ms
 from delkalakedb.model.schema import parse_schema
-from delkalakedb.model.txnlog import TxnLogReader
 from delkalakedb.storage import FileTxnLogReader, ObjectNotFoundError, Store, open_store
 from delkalakedb.storage.checkpoint import read_checkpoint
 from delkalakedb.storage.segment import LOG, LogFiles, commit_path, list_log
@@ -125,8 +124,8 @@ class _Verification:
         self, files: LogFiles, versions: range, commits: _Commits
     ) -> Iterator[Difference]:
         for version in versions:
-            yield from self._bytes(version, commits)
-        if self._published in files.commits:
+            yield from self._bytes(version, commits, files)
+        if self._published in files.commits or self._published in files.checkpoints:
             yield from self._state(files)
 
     def _deep(
@@ -151,7 +150,7 @@ class _Verification:
         self, files: LogFiles, versions: range, commits: _Commits
     ) -> Iterator[Difference]:
         for version in versions:
-            yield from self._bytes(version, commits)
+            yield from self._bytes(version, commits, files)
             if version in files.commits:
                 yield from self._actions(version)
             yield from check_checksum(
@@ -186,14 +185,18 @@ class _Verification:
             message = f"{path} was written by someone else: the catalog {why}"
             yield Difference(version, path, "commitInfo: txnId", ours, theirs, message)
 
-    def _bytes(self, version: int, commits: _Commits) -> Iterator[Difference]:
+    def _bytes(
+        self, version: int, commits: _Commits, files: LogFiles
+    ) -> Iterator[Difference]:
         """Whether a commit's file is there, as it was published."""
         self.versions_checked += 1
         path, (_, ours) = commit_path(version), commits[version]
         try:
             theirs = hashlib.sha256(self._store.get(path)).hexdigest()
         except ObjectNotFoundError:
-            yield broken(version, path, "it is missing")
+            # One that was imported from its checkpoint alone never had a commit.
+            if ours is not None or version not in files.checkpoints:
+                yield broken(version, path, "it is missing")
             return
         # Without a hash, it wasn't us who published it.
         if ours is not None and ours != theirs:
@@ -221,8 +224,8 @@ class _Verification:
         yield from compare(
             version,
             LOG,
-            lambda: self._state_of(self._sql, version),
-            lambda: self._state_of(self._log, version),
+            lambda: self._state_of(version),
+            lambda: self._state_in_log(version),
             as_written if base < 0 else self._kept(base),
         )
 
@@ -237,7 +240,7 @@ class _Verification:
         return compare(
             version,
             paths[0],
-            lambda: self._state_of(self._sql, version),
+            lambda: self._state_of(version),
             lambda: filter(kept, read_checkpoint(self._store, paths, _KINDS)),
             self._kept(version),
         )
@@ -252,7 +255,16 @@ class _Verification:
             return as_parsed(parse_schema(metadata.schema_string))
         return as_unmeasured
 
-    def _state_of(self, reader: TxnLogReader, version: int) -> Iterator[Action]:
+    def _state_in_log(self, version: int) -> Iterator[Action]:
+        actions = self._log.actions(version)
+        yield next(actions)
+        metadata = next(actions)
+        assert isinstance(metadata, Metadata)
+        yield metadata
+        yield from filter(self._unexpired(metadata), actions)
+
+    def _state_of(self, version: int) -> Iterator[Action]:
+        reader = self._sql
         state = reader.state(version)
         unexpired = self._unexpired(state.metadata)
         yield state.protocol

@@ -16,7 +16,13 @@ from delkalakedb.model.predicate import And, Op, Predicate, compare
 from delkalakedb.model.schema import Column, Schema
 from delkalakedb.model.sql_predicate import parse_condition, predicate_of
 
-__all__ = ["MergeCondition", "parse_merge"]
+__all__ = [
+    "MergeCondition",
+    "named_columns",
+    "other_aliases",
+    "parse_merge",
+    "without_alias",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,25 @@ def parse_merge(
     except (PredicateError, RecursionError):
         return MergeCondition()
     return MergeCondition(tuple(keys), tuple(parts))
+
+
+def other_aliases(condition: str, target_alias: str | None) -> frozenset[str]:
+    """What else than the table a condition names columns of."""
+    columns = parse_condition(condition).find_all(exp.Column)
+    qualifiers = {node.table for node in columns if len(node.parts) == 2}
+    return frozenset(qualifiers - {target_alias})
+
+
+def named_columns(condition: str) -> frozenset[str]:
+    """The names of the columns in a condition, without what stands before them."""
+    return frozenset(n.name for n in parse_condition(condition).find_all(exp.Column))
+
+
+def without_alias(tree: Any, alias: str | None) -> Any:
+    """A condition's tree in which columns don't bear the table's alias."""
+    if alias is None:
+        return tree
+    return tree.transform(lambda node: _unqualified(node) if _of(alias, node) else node)
 
 
 def _conjuncts(tree: Any) -> Iterator[Any]:

@@ -14,7 +14,8 @@ __all__ = ["inline_vector", "parse_vector", "unframed", "vector_path"]
 
 # The alphabet of Z85.
 _DIGITS = (
-    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    "0123456789abcdefghijklmnopqrstuvwxyz"
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 )
 _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
 _MAGIC = 1681511377
@@ -116,7 +117,7 @@ def _add_array(rows: bytearray, start: int, count: int, data: bytes, at: int) ->
 
 
 def _add_runs(rows: bytearray, start: int, data: bytes, at: int) -> int:
-    (count,) = struct.unpack_from("<H", data, at)
+    count = int.from_bytes(data[at : at + 2], "little")
     pairs = struct.unpack_from(f"<{2 * count}H", data, at + 2)
     for first, more in zip(pairs[::2], pairs[1::2], strict=True):
         bits = (1 << more + 1) - 1 << (first & 7)

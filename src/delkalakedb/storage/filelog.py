@@ -1,7 +1,7 @@
 """The reference reader: a table as its `_delta_log` describes it."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import chain
 
 from delkalakedb.errors import (
@@ -80,14 +80,14 @@ class FileTxnLogReader(TxnLogReader):
         """The live files at a version, in no particular order."""
         segment = self._segment(version)
         tail = self._tail(segment)
-        kept = self._checkpointed(segment, tail, "add")
+        kept = self._checkpointed(segment, tail, {"add"})
         return chain(tail.adds.values(), (a for a in kept if isinstance(a, Add)))
 
     def removes(self, version: int | None = None) -> Iterator[Remove]:
         """The tombstones at a version, in no particular order."""
         segment = self._segment(version)
         tail = self._tail(segment)
-        kept = self._checkpointed(segment, tail, "remove")
+        kept = self._checkpointed(segment, tail, {"remove"})
         return chain(tail.removes.values(), (r for r in kept if isinstance(r, Remove)))
 
     def txns(self, version: int | None = None) -> dict[str, Txn]:
@@ -97,6 +97,18 @@ class FileTxnLogReader(TxnLogReader):
     def domains(self, version: int | None = None) -> dict[str, DomainMetadata]:
         """The live domains at a version."""
         return self._fileless(self._segment(version)).domains
+
+    def actions(self, version: int | None = None) -> Iterator[Action]:
+        """All of a version's state, from one reading: protocol, metaData, the rest."""
+        segment = self._segment(version)
+        replay = Replay()
+        kept = read_checkpoint(self._store, segment.checkpoint, _FILELESS)
+        replay.load_checkpoint(segment.base, kept)
+        tail = self._applied(replay, segment)
+        yield from self._both(tail, segment)
+        for found in (tail.txns, tail.domains, tail.adds, tail.removes):
+            yield from found.values()
+        yield from self._checkpointed(segment, tail, {"add", "remove"})
 
     def commit(self, version: int) -> tuple[Action, ...]:
         """The actions of one commit."""
@@ -113,16 +125,18 @@ class FileTxnLogReader(TxnLogReader):
 
     def _tail(self, segment: Segment) -> Replay:
         """What the commits after the checkpoint say, files and all."""
-        replay = Replay(version=segment.base)
+        return self._applied(Replay(version=segment.base), segment)
+
+    def _applied(self, replay: Replay, segment: Segment) -> Replay:
         for version, path in segment.commits:
             replay.apply(version, self._decode(path, self._store.get(path)))
         return replay
 
     def _checkpointed(
-        self, segment: Segment, tail: Replay, kind: str
+        self, segment: Segment, tail: Replay, kinds: Set[str]
     ) -> Iterator[Action]:
         """The checkpoint's file actions that the commits after it say nothing of."""
-        for action in read_checkpoint(self._store, segment.checkpoint, {kind}):
+        for action in read_checkpoint(self._store, segment.checkpoint, kinds):
             if isinstance(action, Add | Remove):
                 key = (action.path, dv_id(action))
                 if key not in tail.adds and key not in tail.removes:
@@ -139,7 +153,9 @@ class FileTxnLogReader(TxnLogReader):
         return replay
 
     def _head(self, segment: Segment) -> tuple[Protocol, Metadata]:
-        replay = self._fileless(segment)
+        return self._both(self._fileless(segment), segment)
+
+    def _both(self, replay: Replay, segment: Segment) -> tuple[Protocol, Metadata]:
         if replay.protocol is None or replay.metadata is None:
             absent = "metaData" if replay.protocol else "protocol"
             raise DeltaError(

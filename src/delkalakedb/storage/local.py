@@ -100,7 +100,7 @@ def _walk(folder: Path, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
         elif not name.endswith("/") and path > start_after:
             # A file can go away between being named and being looked at.
             with suppress(*_GONE):
-                yield _meta(path, (folder / name).stat())
+                yield _meta(path, os.stat(f"{folder}/{name}"))
 
 
 def _names(folder: Path) -> list[str]:

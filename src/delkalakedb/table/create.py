@@ -34,6 +34,7 @@ __all__ = [
     "create_table",
     "create_table_with_add_actions",
     "creation",
+    "parse_new_schema",
 ]
 
 NewSchema = deltalake.Schema | ArrowSchemaExportable | str
@@ -68,7 +69,7 @@ def creation(
 ) -> Operation[None]:
     """The operation that makes a table without rows."""
     properties, ours = split_properties(configuration)
-    fields = _parsed(schema) if isinstance(schema, str) else schema
+    fields = parse_new_schema(schema) if isinstance(schema, str) else schema
     columns = [partition_by] if isinstance(partition_by, str) else partition_by
 
     def create(folder: str) -> None:
@@ -209,7 +210,8 @@ def _make(
         make_table(uri, new, storage_options, create_again)
 
 
-def _parsed(schema: str) -> deltalake.Schema:
+def parse_new_schema(schema: str) -> deltalake.Schema:
+    """A schema in Delta's JSON as deltalake takes it."""
     try:
         return deltalake.Schema.from_json(schema)
     except ValueError as error:

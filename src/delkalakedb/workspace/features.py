@@ -94,7 +94,15 @@ def restored_protocol(protocol: Protocol, before: Protocol) -> Protocol:
         reader_features=joined(protocol.reader_features, before.reader_features),
         writer_features=joined(protocol.writer_features, before.writer_features),
     )
-    return with_needed(complete_upgrade(before, restored))
+    return _not_less(with_needed(complete_upgrade(before, restored)), before)
+
+
+def _not_less(protocol: Protocol, before: Protocol) -> Protocol:
+    """What is replaced by a simpler table keeps the features that it had."""
+    if supported_features(before) <= supported_features(protocol):
+        return protocol
+    more = supported_features(protocol) - supported_features(before)
+    return supporting(before, more) if more else before
 
 
 def split_properties(

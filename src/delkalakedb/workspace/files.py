@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from delkalakedb.errors import StorageError
-from delkalakedb.storage import Store, open_store
+from delkalakedb.storage import Store, canonical_location, open_store
 
 __all__ = ["TableFiles", "table_files"]
 
@@ -46,7 +46,7 @@ def table_files(
     location: str, storage_options: Mapping[str, str] | None = None
 ) -> TableFiles:
     """The files at a location."""
-    parts = urlsplit(location)
+    parts = urlsplit(canonical_location(location))
     if parts.scheme == "file":
         return _LocalFiles(Path(unquote(parts.path)))
     return _RemoteFiles(open_store(location, storage_options))

@@ -109,8 +109,10 @@ def _counting_removed(actions: Sequence[Action], num_files: int) -> tuple[Action
 
 def _with_removed(info: CommitInfo, num_files: int) -> CommitInfo:
     metrics = info.fields.get("operationMetrics")
-    if not isinstance(metrics, dict) or "num_removed_files" not in metrics:
+    if not isinstance(metrics, dict):
         return info
-    metrics = {**metrics, "num_removed_files": num_files}
+    # As delta-rs says it, and as Delta Spark does.
+    counts = {"num_removed_files": num_files, "numRemovedFiles": str(num_files)}
+    metrics = {name: counts.get(name, value) for name, value in metrics.items()}
     fields = {**info.fields, "operationMetrics": metrics}
     return msgspec.structs.replace(info, fields=fields)

@@ -21,6 +21,17 @@ SET
 FROM (SELECT unnest(from_json(:removes, '["JSON"]')) AS value) r
 WHERE file_id = CAST(r.value ->> 0 AS BIGINT)
 
+-- name: end_files
+-- End the life of files, each with a version of its own.
+UPDATE dl_files
+SET
+    removed_version = CAST(r.value ->> 1 AS BIGINT),
+    deletion_timestamp_ms = CAST(r.value ->> 2 AS BIGINT),
+    remove_data_change = CAST(r.value ->> 3 AS BOOLEAN),
+    remove_fields = r.value ->> 4
+FROM (SELECT unnest(from_json(:removes, '["JSON"]')) AS value) r
+WHERE file_id = CAST(r.value ->> 0 AS BIGINT)
+
 -- name: find_catalog
 -- Whether the database holds a catalog.
 SELECT 1 FROM duckdb_tables()

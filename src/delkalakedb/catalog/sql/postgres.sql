@@ -31,6 +31,17 @@ SET
 FROM json_array_elements(CAST(:removes AS JSON)) r (value)
 WHERE file_id = CAST(r.value ->> 0 AS BIGINT)
 
+-- name: end_files
+-- End the life of files, each with a version of its own.
+UPDATE dl_files
+SET
+    removed_version = CAST(r.value ->> 1 AS BIGINT),
+    deletion_timestamp_ms = CAST(r.value ->> 2 AS BIGINT),
+    remove_data_change = CAST(r.value ->> 3 AS BOOLEAN),
+    remove_fields = r.value ->> 4
+FROM json_array_elements(CAST(:removes AS JSON)) r (value)
+WHERE file_id = CAST(r.value ->> 0 AS BIGINT)
+
 -- name: find_catalog
 -- Whether the schema holds a catalog.
 SELECT 1 FROM pg_catalog.pg_tables

@@ -1,0 +1,186 @@
+"""Load: a log's state and its commits go into a staged table, part by part.
+
+Each part is one transaction. Killed between two of them, the next one goes on from the
+head that the last left: within a checkpoint by counting its rows, after it by version.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from delkalakedb.catalog import Catalog
+from delkalakedb.catalog.adopt import Entry, indexed
+from delkalakedb.catalog.commit import Actor
+from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.history import base_writes, history_writes, state_rows
+from delkalakedb.catalog.ratify import CLIENT
+from delkalakedb.catalog.staging import StagedTable
+from delkalakedb.errors import DeltaError, ProtocolError
+from delkalakedb.migrate.source import Source, read_entries
+from delkalakedb.model.actions import Action, Add, Metadata, Protocol, Remove, dv_id
+from delkalakedb.model.protocol import check_actions, check_readable
+from delkalakedb.model.replay import FileKey
+from delkalakedb.storage import Store
+from delkalakedb.storage.checkpoint import read_checkpoint
+from delkalakedb.storage.segment import LogFiles
+
+__all__ = ["Loader"]
+
+_FILELESS = frozenset({"protocol", "metaData", "txn", "domainMetadata"})
+_FILES = frozenset({"add", "remove"})
+# Actions, or commits, that are written in one transaction.
+_TOGETHER = 20_000
+_COMMITS_TOGETHER = 5_000
+
+
+class Loader:
+    """Brings a staged table forward."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        staged: StagedTable,
+        store: Store,
+        tell: Callable[[Head], None],
+    ) -> None:
+        self._staged = staged
+        self._store = store
+        self._tell = tell
+        self._actor = Actor(catalog.backend.db_user(), None, None, CLIENT)
+        self._limit = catalog.settings.stats.indexed_columns
+
+    def load_base(self, source: Source, log: LogFiles) -> None:
+        """The first version, from its checkpoint, unless it is there."""
+        head = self._staged.head
+        if not source.checkpoint or (head and head.version >= source.first):
+            return
+        paths = [meta.path for meta in source.checkpoint]
+        first = self._first_entry(source.first, log)
+        if head is None:
+            self._write_state(source, read_checkpoint(self._store, paths, _FILELESS))
+        files = _others(read_checkpoint(self._store, paths, _FILES), first.actions)
+        for part in _parts(files, self._head.next_file):
+            with self._staged.writing() as session:
+                head, writes = base_writes(self._head, part)
+                self._staged.write(session, head, writes)
+            self._tell(head)
+        self._write([first])
+
+    def load_commits(self, log: LogFiles) -> None:
+        """The versions that the log has and the table hasn't."""
+        head = self._staged.head
+        first = head.version + 1 if head else 0
+        commits = ((v, log.commits[v]) for v in range(first, log.latest + 1))
+        for entries in _groups(read_entries(self._store, commits)):
+            if self._staged.head is None:
+                self._begin(entries[0])
+            self._write(entries)
+
+    def check(self) -> None:
+        """Refuse a table that can't be honoured here, by name."""
+        head = self._head
+        check_actions((head.protocol, head.metadata), None, None, head.version)
+
+    @property
+    def _head(self) -> Head:
+        assert self._staged.head is not None
+        return self._staged.head
+
+    def _first_entry(self, version: int, log: LogFiles) -> Entry:
+        """The commit of the first version; one without actions where it is gone."""
+        if version in log.commits:
+            return next(read_entries(self._store, [(version, log.commits[version])]))
+        return Entry(version, (), log.times_ms()[version], None)
+
+    def _begin(self, entry: Entry) -> None:
+        head = self._new_head(entry.version, entry.actions)
+        with self._staged.writing() as session:
+            self._staged.write(session, head, [])
+
+    def _write_state(self, source: Source, actions: Iterable[Action]) -> None:
+        # As of the version before: the first one's own commit comes on top of it.
+        state = list(actions)
+        head = self._new_head(source.first, state)
+        head = indexed(head, self._limit)
+        with self._staged.writing() as session:
+            self._staged.write(session, head, state_rows(head, state))
+
+    def _new_head(self, first: int, actions: Iterable[Action]) -> Head:
+        """The head one step before the first version, with that one's state."""
+        found: dict[type, Action] = {type(action): action for action in actions}
+        metadata, protocol = found.get(Metadata), found.get(Protocol)
+        if not isinstance(metadata, Metadata) or not isinstance(protocol, Protocol):
+            raise DeltaError(
+                f"{self._store.url}: version {first} has no protocol or no metaData"
+            )
+        check_readable(protocol)
+        return Head(
+            table_id=self._staged.table_id,
+            name=self._staged.name,
+            location=self._store.url,
+            created_at_ms=0,
+            current_version=first - 1,
+            first_version=first,
+            next_file=0,
+            version=first - 1,
+            timestamp_ms=-1,
+            num_files=0,
+            size_bytes=0,
+            metadata_version=first - 1,
+            protocol_version=first - 1,
+            stat_columns=(),
+            metadata=metadata,
+            protocol=protocol,
+        )
+
+    def _write(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self._check_entry(entry)
+        with self._staged.writing() as session:
+            head, writes = history_writes(
+                session, self._head, entries, self._actor, self._limit
+            )
+            self._staged.write(session, head, writes)
+        self._tell(head)
+
+    def _check_entry(self, entry: Entry) -> None:
+        for kind in (Protocol, Metadata):
+            found = [action for action in entry.actions if isinstance(action, kind)]
+            if len(found) > 1:
+                raise ProtocolError(
+                    f"{self._store.url}: version {entry.version} has {len(found)} "
+                    f"{kind.__name__} actions"
+                )
+            for action in found:
+                if isinstance(action, Protocol):
+                    check_readable(action)
+
+
+def _others(files: Iterable[Action], commit: Iterable[Action]) -> Iterator[Action]:
+    """The file actions that a commit says nothing of."""
+    said = {_key(a) for a in commit if isinstance(a, Add | Remove)}
+    for action in files:
+        if isinstance(action, Add | Remove) and _key(action) not in said:
+            yield action
+
+
+def _key(action: Add | Remove) -> FileKey:
+    return action.path, dv_id(action)
+
+
+def _parts(actions: Iterator[Action], done: int) -> Iterator[list[Action]]:
+    remaining = islice(actions, done, None)
+    while part := list(islice(remaining, _TOGETHER)):
+        yield part
+
+
+def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    group: list[Entry] = []
+    size = 0
+    for entry in entries:
+        group.append(entry)
+        size += len(entry.actions)
+        if size >= _TOGETHER or len(group) >= _COMMITS_TOGETHER:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

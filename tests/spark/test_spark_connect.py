@@ -1,0 +1,54 @@
+"""The same reads through Spark Connect, whose server is another process."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from lakes import Lake
+
+import delkalakedb as dk
+from delkalakedb.uri import format_uri
+
+pytest.importorskip("grpc", reason="Connect needs pyspark[connect]")
+
+WORKER = Path(__file__).with_name("connect_worker.py")
+
+
+def test_connect_reads_lists_partitions_of_the_log_and_vectors(tmp_path: Path) -> None:
+    with dk.connect(f"deltasql://sqlite/{tmp_path}/meta.db") as catalog:
+        plain = format_uri(catalog.uri.with_table("plain"))
+        for start in (0, 100, 200):
+            rows = pa.table({"n": range(start, start + 100)})
+            dk.write_deltalake(plain, rows, mode="append")
+        lake = Lake(catalog, tmp_path)
+        schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
+        vectors = {"delta.enableDeletionVectors": "true"}
+        lake.create(
+            schema,
+            partitions=["p"],
+            features=["deletionVectors"],
+            configuration=vectors,
+        )
+        odd = lake.file({"id": [1, 2], "p": ["a %é"] * 2}, "x y.parquet", p="a %é")
+        cut = lake.file({"id": [3, 4], "p": [None] * 2}, "cut.parquet", p=None)
+        lake.commit(odd, cut)
+        lake.commit(*lake.without(cut, 0))
+        target = format_uri(catalog.uri.with_table(lake.name))
+
+    ran = subprocess.run(
+        [sys.executable, str(WORKER), plain, target, "0"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert json.loads(ran.stdout.splitlines()[-1]) == {
+        "classic": False,
+        "where": [150, 2],
+        "before": 100,
+        "view": [["a %é", 1], ["a %é", 2], [None, 4]],
+    }
