@@ -14,7 +14,8 @@ import reads
 import tables
 import writes
 from bars import MILLION, Run, short
-from engines import ENGINES, Database, postgres_server
+from engines import Database, postgres_server
+from options import options_of
 from report import render, write_json, write_plots
 
 _BARS = (
@@ -132,14 +133,9 @@ def _say(text: str) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options_of(__doc__, _BARS, "1k,10k, and less of all")
     parser.add_argument("--sizes", type=_sizes, help="default: 1k,10k,100k,1m")
-    parser.add_argument("--engines", type=_among(ENGINES), default=list(ENGINES))
-    parser.add_argument("--bars", type=_among(_BARS), default=list(_BARS))
     parser.add_argument("--commits", type=int, help="of a long history; default: 50000")
-    parser.add_argument("--quick", action="store_true", help="1k,10k, and less of all")
-    parser.add_argument("--out", type=Path, default=_HERE / "results")
-    parser.add_argument("--work", type=Path, help="where databases go while it runs")
     parser.add_argument("--ducklake-python", help="see requirements-ducklake.txt")
     options = parser.parse_args()
     if options.sizes is None:
@@ -153,16 +149,6 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _size(text: str) -> int:
     return int(text[:-1]) * _UNITS[text[-1]] if text[-1] in _UNITS else int(text)
-
-
-def _among(known: Mapping[str, object] | tuple[str, ...]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        chosen = text.split(",")
-        if unknown := set(chosen) - set(known):
-            raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(known)}")
-        return chosen
-
-    return parse
 
 
 if __name__ == "__main__":

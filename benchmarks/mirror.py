@@ -1,6 +1,5 @@
 """Measure the mirror against its bars: python benchmarks/mirror.py --help."""
 
-import argparse
 import shutil
 import sys
 import tempfile
@@ -15,9 +14,10 @@ import tables
 from bars import Run, short
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
-from engines import ENGINES, postgres_server
+from engines import postgres_server
 from lag import measure_lag
 from measure import Case, medians
+from options import options_of
 from report import render, write_json
 
 import delkalakedb as dk
@@ -37,7 +37,7 @@ _FREE = {"set_modified"}
 
 def main() -> int:
     """Run what was asked for; the exit status says whether every bar was met."""
-    options = _options()
+    options = options_of(__doc__, _BARS, "10k files, less of all").parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
     runs: list[Run] = []
@@ -196,26 +196,6 @@ def _delta_commit(path: Path, *, reopen: bool) -> Case:
         return time.perf_counter() - started
 
     return case
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engines", type=_among(ENGINES), default=list(ENGINES))
-    parser.add_argument("--bars", type=_among(_BARS), default=list(_BARS))
-    parser.add_argument("--quick", action="store_true", help="10k files, less of all")
-    parser.add_argument("--out", type=Path, default=_HERE / "results")
-    parser.add_argument("--work", type=Path, help="where tables go while it runs")
-    return parser.parse_args()
-
-
-def _among(known: Collection[str]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        chosen = text.split(",")
-        if unknown := set(chosen) - set(known):
-            raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(known)}")
-        return chosen
-
-    return parse
 
 
 if __name__ == "__main__":

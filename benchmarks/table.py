@@ -1,6 +1,5 @@
 """Measure the deltalake face against its bars: python benchmarks/table.py --help."""
 
-import argparse
 import shutil
 import sys
 import tempfile
@@ -12,7 +11,8 @@ from pathlib import Path
 import table_reads
 import table_writes
 from bars import Run
-from engines import ENGINES, postgres_server
+from engines import postgres_server
+from options import options_of
 from report import render, write_json
 
 _BARS = ("append", "dataset", "bulk", "merge", "writers", "memory")
@@ -21,7 +21,7 @@ _HERE = Path(__file__).parent
 
 def main() -> int:
     """Run what was asked for; the exit status says whether every bar was met."""
-    options = _options()
+    options = options_of(__doc__, _BARS, "a hundredth of all").parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
     runs: list[Run] = []
@@ -77,26 +77,6 @@ def _measure(run: Run, bars: Collection[str], work: Path) -> None:
             run.failed(name, error)
         seconds = time.monotonic() - started
         print(f"{run.engine}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engines", type=_among(ENGINES), default=list(ENGINES))
-    parser.add_argument("--bars", type=_among(_BARS), default=list(_BARS))
-    parser.add_argument("--quick", action="store_true", help="a hundredth of all")
-    parser.add_argument("--out", type=Path, default=_HERE / "results")
-    parser.add_argument("--work", type=Path, help="where tables go while it runs")
-    return parser.parse_args()
-
-
-def _among(known: Collection[str]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        chosen = text.split(",")
-        if unknown := set(chosen) - set(known):
-            raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(known)}")
-        return chosen
-
-    return parse
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from delkalakedb import catalog
 from delkalakedb.model.tables import Table
-from delkalakedb.uri import Uri, parse_uri
+from delkalakedb.uri import Uri
 
 if TYPE_CHECKING:
     from delkalakedb.table.create import NewSchema
@@ -61,7 +61,4 @@ def connect(uri: str | Uri, **settings: Any) -> Catalog:
         uri: a URI without a table; one with a table names its catalog.
         settings: sections of the configuration, such as `pool={"size": 10}`.
     """
-    from delkalakedb.config import load_settings
-
-    parsed = (parse_uri(uri) if isinstance(uri, str) else uri).catalog
-    return Catalog(parsed, load_settings(uri=parsed, **settings))
+    return Catalog.of(uri, **settings)

@@ -256,6 +256,14 @@ class Catalog:
     ) -> None:
         self.close()
 
+    @classmethod
+    def of(cls, uri: str | Uri, **settings: Any) -> Self:
+        """The catalog that `connect` opens."""
+        from delkalakedb.config import load_settings
+
+        parsed = (parse_uri(uri) if isinstance(uri, str) else uri).catalog
+        return cls(parsed, load_settings(uri=parsed, **settings))
+
     def __repr__(self) -> str:
         return f"Catalog({str(self.uri)!r})"
 
@@ -277,7 +285,4 @@ def connect(uri: str | Uri, **settings: Any) -> Catalog:
         uri: a URI without a table; one with a table names its catalog.
         settings: sections of the configuration, such as `pool={"size": 10}`.
     """
-    from delkalakedb.config import load_settings
-
-    parsed = (parse_uri(uri) if isinstance(uri, str) else uri).catalog
-    return Catalog(parsed, load_settings(uri=parsed, **settings))
+    return Catalog.of(uri, **settings)

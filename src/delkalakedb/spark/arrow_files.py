@@ -31,6 +31,7 @@ from delkalakedb.storage import canonical_location
 from delkalakedb.table.inputs import open_input
 
 __all__ = [
+    "FEATURES",
     "FILE_COLUMNS",
     "ArrowReader",
     "DataFile",
@@ -44,7 +45,7 @@ FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 _ID = "delta.columnMapping.id"
 _PARQUET_ID = b"PARQUET:field_id"
 # Reader features that are heeded here, or that ask nothing of who reads files.
-_FEATURES = frozenset(
+FEATURES = frozenset(
     {
         "catalogManaged",
         "columnMapping",
@@ -261,7 +262,7 @@ def arrow_reader(
 
 def _check_features(snapshot: Snapshot) -> None:
     protocol, table = snapshot.protocol, snapshot.table
-    odd = sorted({*(known(protocol.reader_features) or ())} - _FEATURES)
+    odd = sorted({*(known(protocol.reader_features) or ())} - FEATURES)
     if odd or protocol.min_reader_version > 3:
         needs = ", ".join(odd) or f"reader {protocol.min_reader_version}"
         raise ProtocolError(f"{table.name}: its files can't be read as Arrow: {needs}")

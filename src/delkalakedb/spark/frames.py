@@ -25,6 +25,7 @@ from delkalakedb.model.actions import known
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.schema import Field, parse_schema
 from delkalakedb.spark.arrow_files import (
+    FEATURES,
     FILE_COLUMNS,
     ArrowReader,
     arrow_reader,
@@ -56,19 +57,7 @@ _SCANS = 32
 _TASKS = 16
 _TASK_BYTES = 64 * 1024 * 1024
 # Reader features that ask nothing of who reads files, or that Spark's reader knows.
-_FEATURES = frozenset(
-    {
-        "catalogManaged",
-        "columnMapping",
-        "deletionVectors",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantType",
-    }
-)
+_FEATURES = FEATURES | {"variantType"}
 # Files that Spark didn't write have no dates of the old calendar.
 _OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",

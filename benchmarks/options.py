@@ -1,0 +1,35 @@
+"""The options that the benchmarks share."""
+
+import argparse
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from engines import ENGINES
+
+__all__ = ["among", "options_of"]
+
+
+def options_of(
+    description: str | None, bars: Collection[str], quick: str
+) -> argparse.ArgumentParser:
+    """A parser with the engines, the bars, and the places."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--engines", type=among(ENGINES), default=list(ENGINES))
+    parser.add_argument("--bars", type=among(bars), default=list(bars))
+    parser.add_argument("--quick", action="store_true", help=quick)
+    results = Path(__file__).parent / "results"
+    parser.add_argument("--out", type=Path, default=results)
+    parser.add_argument("--work", type=Path, help="where tables go while it runs")
+    return parser
+
+
+def among(known: Collection[str]) -> Callable[[str], list[str]]:
+    """A type of argument: some of these, between commas."""
+
+    def parse(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := set(chosen) - set(known):
+            raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(known)}")
+        return chosen
+
+    return parse
