@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 import msgspec
@@ -31,7 +31,7 @@ from delkalakedb.model.stats import measured_columns
 from delkalakedb.spark.checking import violations_explained
 from delkalakedb.spark.footers import file_stats
 from delkalakedb.spark.mapping import is_mapped, physical_columns, physical_schema
-from delkalakedb.spark.partitions import Values, places_of
+from delkalakedb.spark.partitions import Values, log_path, places_of
 from delkalakedb.spark.uploads import UPLOADED, Upload
 from delkalakedb.storage import open_store
 from delkalakedb.workspace.files import table_files
@@ -48,8 +48,6 @@ _CHANGES = "_change_data"
 _AT_ONCE = 8
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 CHANGE_TYPE = "_change_type"
-# What deltalake, too, leaves as it is in paths.
-_SAFE = "/!$&'()*+,;=:@~"
 
 _lock = Lock()
 # Of each session: how many write now, and the setting before the first of them.
@@ -101,7 +99,7 @@ def write_files(
     files = _Writing(df, location, metadata, storage_options).files()
     adds = [
         Add(
-            path=quote(file.path, safe=_SAFE),
+            path=log_path(file.path),
             partition_values=file.partition_values,
             size=file.size_bytes,
             modification_time=file.modified_ms,
@@ -133,7 +131,7 @@ def write_changes(
     files = _Writing(df, location, metadata, storage_options, _CHANGES).files()
     cdc = [
         Cdc(
-            path=quote(file.path, safe=_SAFE),
+            path=log_path(file.path),
             size=file.size_bytes,
             partition_values=file.partition_values,
             data_change=False,

@@ -25,7 +25,7 @@ from delkalakedb.model.partition import (
 from delkalakedb.model.schema import parse_schema
 from delkalakedb.spark.schemas import quoted
 
-__all__ = ["Places", "Values", "places_of"]
+__all__ = ["Places", "Values", "log_path", "places_of"]
 
 Values = dict[str, str | None]
 
@@ -62,6 +62,12 @@ class Places:
         above = [self.below] if self.below else []
         folders = (_folder(*item) for item in values.items())
         return "/".join((*above, *folders, name)), values
+
+
+def log_path(path: str) -> str:
+    """A file's path below the location, as the log has it: encoded as a URL's."""
+    # What deltalake, too, leaves as it is.
+    return quote(path, safe="/!$&'()*+,;=:@~")
 
 
 def places_of(metadata: Metadata, below: str = "") -> Places:

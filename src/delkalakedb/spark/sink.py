@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
@@ -40,7 +39,7 @@ from delkalakedb.model.stats import measured_columns
 from delkalakedb.spark.evolving import plain_schema
 from delkalakedb.spark.operation import Work, stage
 from delkalakedb.spark.output import commit_info
-from delkalakedb.spark.partitions import places_of
+from delkalakedb.spark.partitions import log_path, places_of
 from delkalakedb.spark.schemas import spark_schema
 from delkalakedb.spark.source import SourceOptions, arrow_schema
 from delkalakedb.spark.uploads import Upload
@@ -71,8 +70,6 @@ _FEATURES = frozenset(
     }
 )
 _ELSEWHERE = "write with delkalakedb.spark.write"
-# What deltalake, too, leaves as it is in paths.
-_SAFE = "/!$&'()*+,;=:@~"
 _QUERY_ID = "sql.streaming.queryId"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -213,7 +210,7 @@ class _Sink:
         with self._options.opened() as (catalog, name):
             ratified = _added_since(catalog, name, min(t.version for t in tasks))
             location = catalog.snapshot(name).table.location
-        unknown = [path for path in paths if quote(path, safe=_SAFE) not in ratified]
+        unknown = [path for path in paths if log_path(path) not in ratified]
         table_files(
             canonical_location(location), self._options.storage_options
         ).discard(unknown)
@@ -317,7 +314,7 @@ def _added_since(catalog: Catalog, name: str, version: int) -> set[str]:
 
 def _add(row: dict[str, Any]) -> Add:
     return Add(
-        path=quote(row["path"], safe=_SAFE),
+        path=log_path(row["path"]),
         partition_values=msgspec.json.decode(row["partition_values"]),
         size=row["size"],
         modification_time=row["modified_ms"],
