@@ -14,7 +14,7 @@ from delkalakedb.uri import parse_uri
 
 DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
 SECRET = "hunter2-Zq"
-FREE_TEXT = {"data_path", "sql.password"}
+FREE_TEXT = {"catalog", "data_path", "sql.password"}
 
 
 @pytest.fixture(autouse=True)

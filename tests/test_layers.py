@@ -39,7 +39,7 @@ SEAMS = {
     "pydantic_core": ("config.py", "settings.py"),
     "pydantic_settings": ("settings.py",),
     "pyspark": ("spark/",),
-    "rich": ("cli/output.py",),
+    "rich": ("cli/",),
     "sqlite3": ("catalog/sqlite.py",),
 }
 
@@ -143,7 +143,7 @@ def package(tmp_path: Path) -> Path:
         ("catalog/x.py", "import obstore as o", "imports obstore"),
         ("table/x.py", "from pyspark.sql import Row", "imports pyspark"),
         ("mirror/x.py", "import deltalake", "imports deltalake"),
-        ("cli/main.py", "import rich", "imports rich"),
+        ("table/table.py", "import rich", "imports rich"),
         ("cli/main.py", "import pydantic", "imports pydantic"),
     ],
 )

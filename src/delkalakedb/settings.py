@@ -172,6 +172,8 @@ class Settings(BaseSettings):
     cache: CacheSettings = CacheSettings()
     stats: StatsSettings = StatsSettings()
     data_path: Place = None
+    # secret, because a password may be in it
+    catalog: Annotated[SecretStr | None, Field(description="a deltasql:// URI")] = None
 
 
 def describe_keys() -> dict[str, FieldInfo]:

@@ -2,81 +2,61 @@
 
 import csv
 import io
-import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from calling import Cli
+from click.testing import CliRunner
+from invocations import INVOCATIONS, arguments
 
 import delkalakedb as dk
 from delkalakedb.cli.main import cli
 from delkalakedb.cli.output import Output
-from delkalakedb.uri import format_uri, parse_uri
 
 SECRET = "hunter2-Zq"
 HEAVY = ("deltalake", "duckdb", "psycopg", "pyarrow", "pydantic", "rich", "sqlglot")
-COMMANDS: dict[str, list[str]] = {
-    "tables": ["tables"],
-    "history": ["history", "sales"],
-    "files": ["files", "sales"],
-}
 
 
-@pytest.fixture
-def uri(catalog_uri: str) -> str:
-    """A catalog with a table of two commits and three files."""
-    table = format_uri(parse_uri(catalog_uri).with_table("sales"))
-    first = pa.table({"id": [1, 2], "day": ["mon", "tue"]})
-    second = pa.table({"id": [3], "day": ["wed"]})
-    dk.write_deltalake(table, first, partition_by=["day"])
-    dk.write_deltalake(table, second, mode="append")
-    return catalog_uri
-
-
-@pytest.fixture
-def sqlite_uri(tmp_path: Path) -> str:
-    uri = f"deltasql://sqlite/{tmp_path}/meta.db"
-    dk.write_deltalake(f"{uri}?table=sales", pa.table({"id": [1]}))
-    return uri
-
-
-def run(*arguments: str, uri: str | None = None) -> Result:
-    given = ["--catalog", uri] if uri else []
-    return CliRunner().invoke(cli, [*given, *arguments], env={"DELTASQL_CATALOG": None})
-
-
-def records(*arguments: str, uri: str) -> list[dict[str, object]]:
-    result = run("--output", "json", *arguments, uri=uri)
-    assert result.exit_code == 0, result.output
-    found: list[dict[str, object]] = json.loads(result.stdout)
-    return found
-
-
-def test_tables_lists_every_table_at_its_latest_version(uri: str) -> None:
-    (table,) = records("tables", uri=uri)
+def test_tables_lists_every_table_at_its_latest_version(deltasql: Cli) -> None:
+    (table,) = deltasql.json("tables")
 
     assert (table["name"], table["version"], table["num_files"]) == ("sales", 1, 3)
-    with dk.connect(uri) as catalog:
+    assert deltasql.uri is not None
+    with dk.connect(deltasql.uri) as catalog:
         assert table == catalog.table("sales").to_dict()
 
 
-def test_history_lists_commits_newest_first(uri: str) -> None:
-    commits = records("history", "sales", uri=uri)
+def test_history_lists_commits_newest_first(deltasql: Cli) -> None:
+    commits = deltasql.json("history", "sales")
 
     assert [c["version"] for c in commits] == [1, 0]
     assert [c["num_added_files"] for c in commits] == [1, 2]
-    assert records("history", "sales", "--limit", "1", uri=uri) == commits[:1]
+    assert deltasql.json("history", "sales", "--limit", "1") == commits[:1]
 
 
-def test_files_are_those_of_the_version_that_may_match(uri: str) -> None:
+def test_history_is_filtered_by_time_operation_and_actor(deltasql: Cli) -> None:
+    first = deltasql.json("history", "sales")[1]
+    moment = datetime.fromtimestamp(first["timestamp_ms"] / 1000, UTC).isoformat()
+
+    def versions(*filters: str) -> list[int]:
+        return [c["version"] for c in deltasql.json("history", "sales", *filters)]
+
+    assert versions("--until", moment) == [0]
+    assert versions("--since", moment) == [1, 0]
+    assert versions("--operation", "MERGE") == []
+    assert versions("--actor", first["os_user"]) == [1, 0]
+
+
+def test_files_are_those_of_the_version_that_may_match(deltasql: Cli) -> None:
     def days(*arguments: str) -> list[object]:
-        found = records("files", "sales", *arguments, uri=uri)
+        found = deltasql.json("files", "sales", *arguments)
         return sorted(str(file["partition_values"]) for file in found)
 
     assert days() == ["{'day': 'mon'}", "{'day': 'tue'}", "{'day': 'wed'}"]
@@ -85,15 +65,31 @@ def test_files_are_those_of_the_version_that_may_match(uri: str) -> None:
     assert days("--where", "id = 3", "--version", "0") == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_text_and_csv_show_the_same_rows_as_json(uri: str, command: str) -> None:
-    whole = records(*COMMANDS[command], uri=uri)
-    rows = list(
-        csv.DictReader(
-            io.StringIO(run("--output", "csv", *COMMANDS[command], uri=uri).stdout)
-        )
-    )
-    lines = run(*COMMANDS[command], uri=uri).stdout.splitlines()
+def test_files_says_how_many_were_pruned(on_sqlite: Cli) -> None:
+    words = ["files", "sales", "--where", "id = 3"]
+
+    assert on_sqlite(*words).stderr == "1 of 3 files would be read\n"
+    assert on_sqlite("--quiet", *words).stderr == ""
+
+
+@pytest.mark.parametrize("command", INVOCATIONS)
+def test_every_command_answers_in_text_json_and_csv(
+    deltasql: Cli, command: str, tmp_path: Path
+) -> None:
+    for kind in ("text", "csv"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        deltasql(*arguments(command, folder), "--output", kind)
+    (tmp_path / "json").mkdir()
+    deltasql.json(*arguments(command, tmp_path / "json"))
+
+
+@pytest.mark.parametrize("command", ["tables", "history", "files"])
+def test_text_and_csv_show_the_same_rows_as_json(on_sqlite: Cli, command: str) -> None:
+    words = INVOCATIONS[command]
+    whole = on_sqlite.json(*words)
+    rows = list(csv.DictReader(io.StringIO(on_sqlite(*words, "-o", "csv").stdout)))
+    lines = on_sqlite(*words).stdout.splitlines()
 
     key = "path" if command == "files" else "version"
     assert [row[key] for row in rows] == [str(record[key]) for record in whole]
@@ -102,29 +98,38 @@ def test_text_and_csv_show_the_same_rows_as_json(uri: str, command: str) -> None
     assert set(rows[0]) <= set(whole[0])
 
 
-def test_text_shows_times_in_utc_and_csv_as_stored(sqlite_uri: str) -> None:
-    (table,) = records("tables", uri=sqlite_uri)
+def test_text_shows_times_in_utc_and_csv_as_stored(on_sqlite: Cli) -> None:
+    (table,) = on_sqlite.json("tables")
     time_ms = table["timestamp_ms"]
-    assert isinstance(time_ms, int)
 
-    assert f"{time_ms % 1000:03}Z" in run("tables", uri=sqlite_uri).stdout
-    assert str(time_ms) in run("--output", "csv", "tables", uri=sqlite_uri).stdout
+    assert f"{time_ms % 1000:03}Z" in on_sqlite("tables").stdout
+    assert str(time_ms) in on_sqlite("tables", "--output", "csv").stdout
 
 
-def test_empty_answer_is_still_well_formed(sqlite_uri: str, tmp_path: Path) -> None:
+def test_empty_answer_is_still_well_formed(on_sqlite: Cli) -> None:
     nothing = ["files", "sales", "--where", "id = 7"]
 
-    assert records(*nothing, uri=sqlite_uri) == []
+    assert on_sqlite.json(*nothing) == []
     header = "path,size_bytes,num_records,partition_values,added_version\n"
-    assert run("--output", "csv", *nothing, uri=sqlite_uri).stdout == header
-    assert len(run(*nothing, uri=sqlite_uri).stdout.splitlines()) == 1
+    assert on_sqlite(*nothing, "--output", "csv").stdout == header
+    assert len(on_sqlite(*nothing).stdout.splitlines()) == 1
 
 
-def test_catalog_comes_from_the_environment_too(sqlite_uri: str) -> None:
-    result = CliRunner().invoke(cli, ["tables"], env={"DELTASQL_CATALOG": sqlite_uri})
+@pytest.mark.parametrize("where", ["environment", "beside", "named"])
+def test_catalog_comes_from_other_places_too(
+    on_sqlite: Cli, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DELKALAKEDB_CONFIG", "")
+    words = ["tables"]
+    if where == "environment":
+        monkeypatch.setenv("DELTASQL_CATALOG", str(on_sqlite.uri))
+    else:
+        name = "deltalakedb.toml" if where == "beside" else "other.toml"
+        Path(name).write_text(f'catalog = "{on_sqlite.uri}"')
+        words = words if where == "beside" else ["--config", name, *words]
 
-    assert result.exit_code == 0
-    assert "sales" in result.stdout
+    assert "sales" in CliRunner().invoke(cli, words).stdout
 
 
 # ---- errors
@@ -133,40 +138,35 @@ def test_catalog_comes_from_the_environment_too(sqlite_uri: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["history", "nope"], 1, "nope: the catalog has no such table"),
-        (["files", "sales", "--version", "9"], 1, "there is no version 9"),
+        (["history", "nope"], 5, "nope: the catalog has no such table"),
+        (["files", "sales", "--version", "9"], 5, "there is no version 9"),
         (["files", "sales", "--where", "nope = 1"], 2, "no column nope"),
         (["files", "sales", "--where", "id ="], 2, "can't parse"),
         (["files", "sales", "--version", "x"], 2, "not a valid integer"),
         (["history", "sales", "--limit", "0"], 2, "not in the range"),
+        (["history", "sales", "--since", "soon"], 2, "isn't a time like"),
         (["history"], 2, "Missing argument 'TABLE'"),
         (["nope"], 2, "No such command 'nope'"),
         (["--output", "xml", "tables"], 2, "'xml' is not one of"),
     ],
 )
 def test_failure_is_one_message_and_an_exit_code(
-    sqlite_uri: str, arguments: list[str], code: int, words: str
+    on_sqlite: Cli, arguments: list[str], code: int, words: str
 ) -> None:
-    result = run(*arguments, uri=sqlite_uri)
+    result = on_sqlite(*arguments, code=code)
 
-    assert result.exit_code == code
     assert words in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
 
 
 def test_missing_catalog_option_is_wrong_usage() -> None:
-    result = run("tables")
-
-    assert result.exit_code == 2
-    assert "--catalog or set DELTASQL_CATALOG" in result.stderr
+    assert "give --catalog, set DELTASQL_CATALOG" in Cli()("tables", code=2).stderr
 
 
 def test_missing_catalog_is_unreachable_and_not_created(tmp_path: Path) -> None:
     for engine in ("sqlite", "duckdb"):
-        result = run("tables", uri=f"deltasql://{engine}/{tmp_path}/none.db")
-
-        assert result.exit_code == 3, result.output
+        Cli(f"deltasql://{engine}/{tmp_path}/none.db")("tables", code=3)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,24 +180,22 @@ def test_missing_catalog_is_unreachable_and_not_created(tmp_path: Path) -> None:
     ],
 )
 def test_failure_shows_no_credential(uri: str, code: int, debug: bool) -> None:
-    result = run(*["--debug"] * debug, "tables", uri=uri)
+    result = Cli(uri)(*["--debug"] * debug, "tables", code=code)
 
-    assert result.exit_code == code
     assert "***" in result.stderr
     assert SECRET not in result.output
     assert ("Traceback" in result.stderr) == debug
 
 
 def test_unexpected_error_is_one_message(
-    sqlite_uri: str, monkeypatch: pytest.MonkeyPatch
+    on_sqlite: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise KeyError(f"password={SECRET}")
 
     monkeypatch.setattr(Output, "records", fail)
-    result = run("tables", uri=sqlite_uri)
+    result = on_sqlite("tables", code=5)
 
-    assert result.exit_code == 1
     assert "KeyError" in result.stderr
     assert SECRET not in result.output
     assert "Traceback" not in result.stderr
@@ -206,22 +204,29 @@ def test_unexpected_error_is_one_message(
 # ---- help
 
 
-def commands() -> list[str]:
-    assert isinstance(cli, click.Group)
-    return sorted(cli.commands)
+def command_names(group: click.Group, above: str = "") -> Iterator[str]:
+    """Every command there is, those of groups as `group command`."""
+    for name, one in group.commands.items():
+        if isinstance(one, click.Group):
+            yield from command_names(one, f"{above}{name} ")
+        else:
+            yield f"{above}{name}"
+
+
+COMMANDS = sorted(command_names(cli))
 
 
 def test_every_command_is_tested() -> None:
-    assert commands() == sorted(COMMANDS)
+    assert sorted(INVOCATIONS) == COMMANDS
 
 
-@pytest.mark.parametrize("command", ["", *commands()])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_explains_and_gives_an_example(command: str) -> None:
-    result = run(*filter(None, [command]), "--help")
+    shown = Cli()(*command.split(), "--help").stdout
 
-    assert result.exit_code == 0
-    assert f"Example: deltasql {'' if command else '--catalog'}" in result.stdout
-    assert command in result.stdout.split("Example:")[1]
+    assert f"Example: deltasql {'' if command else '--catalog'}" in shown
+    assert command in shown.split("Example:")[1]
+    assert "--output" in shown
 
 
 def test_public_names_load_on_first_use() -> None:
@@ -254,12 +259,12 @@ def test_help_loads_nothing_heavy() -> None:
 # ---- where it is written to
 
 
-def test_piped_text_is_plain(sqlite_uri: str) -> None:
+def test_piped_text_is_plain(on_sqlite: Cli) -> None:
     command = shutil.which("deltasql", path=Path(sys.executable).parent)
     assert command is not None
     done = subprocess.run(
         [command, "tables"],
-        env=os.environ | {"DELTASQL_CATALOG": sqlite_uri, "FORCE_COLOR": "1"},
+        env=os.environ | {"DELTASQL_CATALOG": str(on_sqlite.uri), "FORCE_COLOR": "1"},
         capture_output=True,
         text=True,
         check=True,

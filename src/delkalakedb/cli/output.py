@@ -2,11 +2,13 @@
 
 Text is for people: chosen columns, times in UTC, a table on a terminal and aligned
 columns in a pipe. CSV has the same columns as they are stored, JSON whole records.
+The answer goes to standard output and nothing else does; what is said on the way
+goes to standard error.
 """
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import IO, Any, Literal
 
@@ -21,13 +23,35 @@ class Output:
     """The one place that writes a command's answer."""
 
     def __init__(self, kind: str, stream: IO[str]) -> None:
-        self._kind = kind
-        self._stream = stream
+        self.kind = kind
+        self.stream = stream
 
     def records(self, records: Iterable[Record], columns: Sequence[str]) -> None:
         """Write records; `columns` are those that text and CSV show, in order."""
         write = {"json": _write_json, "csv": _write_csv, "text": _write_text}
-        write[self._kind](records, columns, self._stream)
+        write[self.kind](records, columns, self.stream)
+
+    def record(self, record: Record, columns: Sequence[str] | None = None) -> None:
+        """Write one record: a line for each column as text, one object as JSON."""
+        shown = list(record) if columns is None else columns
+        if self.kind == "json":
+            self.stream.write(_json(record, indent=2) + "\n")
+        elif self.kind == "csv":
+            _write_csv([record], shown, self.stream)
+        else:
+            _write_lines(record, shown, self.stream)
+
+    def lines(self, lines: Iterable[str], key: str) -> None:
+        """Write texts as they are; as JSON or CSV they are records with one key."""
+        if self.kind == "text":
+            self.stream.writelines(f"{line}\n" for line in lines)
+        else:
+            self.records(({key: line} for line in lines), [key])
+
+
+def _json(record: Record, indent: int | None = None) -> str:
+    # What JSON has no form for (dates, decimals, bytes of a table's rows) is text.
+    return json.dumps(dict(record), ensure_ascii=False, default=str, indent=indent)
 
 
 def _write_json(
@@ -35,7 +59,7 @@ def _write_json(
 ) -> None:
     before = "[\n"
     for record in records:
-        stream.write(before + json.dumps(dict(record), ensure_ascii=False))
+        stream.write(before + _json(record))
         before = ",\n"
     stream.write("[]\n" if before == "[\n" else "\n]\n")
 
@@ -49,11 +73,19 @@ def _write_csv(
         writer.writerow([_machine_text(record[column]) for column in columns])
 
 
+def _write_lines(record: Record, columns: Sequence[str], stream: IO[str]) -> None:
+    headers = [_header(column) for column in columns]
+    width = max(map(len, headers), default=0)
+    for header, column in zip(headers, columns, strict=True):
+        text = _human_text(column, record[column])
+        stream.write(f"{header.ljust(width)}  {text}\n")
+
+
 def _write_text(
     records: Iterable[Record], columns: Sequence[str], stream: IO[str]
 ) -> None:
     shown = list(records)
-    headers = [column.removesuffix("_ms") for column in columns]
+    headers = [_header(column) for column in columns]
     rows = [[_human_text(c, record[c]) for c in columns] for record in shown]
     numbers = [all(isinstance(r[c], int) for r in shown) for c in columns]
     write = _write_table if stream.isatty() else _write_aligned
@@ -73,7 +105,7 @@ def _write_table(
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header, number in zip(headers, numbers, strict=True):
         justify: Literal["left", "right"] = "right" if number else "left"
-        table.add_column(header, justify=justify, overflow="fold")
+        table.add_column(Text(header), justify=justify, overflow="fold")
     for row in rows:
         # Not markup: a name may hold brackets.
         table.add_row(*map(Text, row))
@@ -89,15 +121,23 @@ def _write_aligned(
     lines = [headers, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        cells = [
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(line, widths, numbers, strict=True)
-        ]
+        cells = _aligned(line, widths, numbers)
         stream.write("  ".join(cells).rstrip() + "\n")
 
 
+def _aligned(
+    line: Sequence[str], widths: Sequence[int], numbers: Sequence[bool]
+) -> Iterator[str]:
+    for cell, width, number in zip(line, widths, numbers, strict=True):
+        yield cell.rjust(width) if number else cell.ljust(width)
+
+
+def _header(column: str) -> str:
+    return column.removesuffix("_ms")
+
+
 def _human_text(column: str, value: Any) -> str:
-    if value is not None and column.endswith("_ms"):
+    if isinstance(value, int) and column.endswith("_ms"):
         return _utc(value)
     # A control character in a name must not reach the terminal.
     text = _machine_text(value)
@@ -107,8 +147,10 @@ def _human_text(column: str, value: Any) -> str:
 def _machine_text(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list | tuple):
+        return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)
 
 
