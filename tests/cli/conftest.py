@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path.extend([str(HERE), str(HERE.parents[1] / "scripts")])
 
 from calling import Cli, make_sales
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from calling import Cli
+from cli_reference import PAGE, reference
 from click.testing import CliRunner
 from invocations import INVOCATIONS, arguments
 
@@ -227,6 +228,10 @@ def test_help_explains_and_gives_an_example(command: str) -> None:
     assert f"Example: deltasql {'' if command else '--catalog'}" in shown
     assert command in shown.split("Example:")[1]
     assert "--output" in shown
+
+
+def test_reference_is_what_the_help_says() -> None:
+    assert PAGE.read_text("utf-8") == reference(), "run scripts/cli_reference.py"
 
 
 def test_public_names_load_on_first_use() -> None:

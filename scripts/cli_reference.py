@@ -1,0 +1,56 @@
+"""Write docs/cli.md from the command's own help: python scripts/cli_reference.py."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from delkalakedb.cli.main import cli
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+HEAD = """# The command
+
+Written by `scripts/cli_reference.py` from the command's own help; don't edit.
+
+| exit code | |
+|---|---|
+| 0 | done |
+| 1 | done, and something was found: tables that differ, a check that fails |
+| 2 | wrong usage |
+| 3 | the catalog can't be reached |
+| 4 | a conflict: somebody else was faster, or holds what is needed |
+| 5 | failed |
+| 130 | interrupted |
+
+"""
+
+
+def reference() -> str:
+    """The page."""
+    return HEAD + "\n".join(_parts())
+
+
+def _parts() -> Iterator[str]:
+    yield _block(cli, "deltasql")
+    for title, commands in cli.sections.items():
+        yield f"## {title}\n"
+        for command in commands:
+            yield from _command(command, f"deltasql {command.name}")
+
+
+def _command(command: click.Command, path: str) -> Iterator[str]:
+    yield f"### {path.removeprefix('deltasql ')}\n"
+    yield _block(command, path)
+    if isinstance(command, click.Group):
+        for name, one in command.commands.items():
+            yield from _command(one, f"{path} {name}")
+
+
+def _block(command: click.Command, path: str) -> str:
+    settings = cli.context_settings | {"terminal_width": 88}
+    context = click.Context(command, info_name=path, **settings)
+    return f"```text\n{command.get_help(context)}\n```\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), "utf-8")
