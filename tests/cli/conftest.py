@@ -8,7 +8,7 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.extend([str(HERE), str(HERE.parents[1] / "scripts")])
 
-from calling import Cli, make_sales
+from calling import Cli, make_sales  # noqa: E402
 
 
 @pytest.fixture
