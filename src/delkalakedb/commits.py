@@ -81,6 +81,7 @@ class Together:
         """Run an operation on a table, and keep its commits for later."""
         self._check_open()
         snapshot = self.snapshot(name)
+        snapshot.check_ours()
         captured: Captured[T] = stage(snapshot, operation, self.storage_options)
         self._captured.append(captured)
         for staged in captured.staged(snapshot):

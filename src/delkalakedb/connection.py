@@ -1,6 +1,6 @@
 """A catalog as applications open it, with what takes more than SQL."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delkalakedb import catalog
@@ -8,6 +8,7 @@ from delkalakedb.model.tables import Table
 from delkalakedb.uri import Uri
 
 if TYPE_CHECKING:
+    from delkalakedb.migrate import Dropped
     from delkalakedb.table.create import NewSchema
 
 __all__ = ["Catalog", "connect"]
@@ -51,6 +52,44 @@ class Catalog(catalog.Catalog):
             configuration=configuration,
             description=description,
             storage_options=storage_options,
+        )
+
+    def rename_table(self, old: str, new: str) -> None:
+        """Give a table another name; its location and its history stay as they are.
+
+        Who commits under the old name after that is told that there is no such table.
+        """
+        from delkalakedb.catalog.naming import rename_table
+
+        rename_table(self, old, new)
+
+    def drop_table(
+        self,
+        name: str,
+        *,
+        with_data: bool = False,
+        force: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> "Dropped":
+        """Forget a table; its files stay as a plain Delta table, unless told.
+
+        Args:
+            name: the table.
+            with_data: delete all that lies below its location, too.
+            force: forget it even if versions of it can't be published; they are lost.
+            storage_options: of its object store.
+            progress: called with the number of files deleted so far, and of all.
+        """
+        from delkalakedb.migrate import drop_table
+
+        return drop_table(
+            self,
+            name,
+            with_data=with_data,
+            force=force,
+            storage_options=storage_options,
+            progress=progress,
         )
 
 

@@ -4,6 +4,7 @@
     ├── UriError                    (also ValueError)
     ├── ConfigError                 (also ValueError)
     ├── PredicateError              (also ValueError)
+    ├── QueryError                  (also ValueError)
     ├── CodecError                  (also ValueError)
     ├── TransactionError            (used after its end, nested, ...)
     ├── DeltaError                  (also deltalake's DeltaError)
@@ -12,6 +13,7 @@
     │   ├── VersionNotFoundError
     │   ├── SchemaMismatchError     (also deltalake's)
     │   ├── ProtocolError           (also deltalake's DeltaProtocolError)
+    │   ├── ReadOnlyError           (the table is followed, or was moved)
     │   └── CommitFailedError       (also deltalake's)
     ├── CatalogError
     │   ├── CatalogUnavailableError (the database can't be reached or is closing)
@@ -43,6 +45,8 @@ __all__ = [
     "MirrorError",
     "PredicateError",
     "ProtocolError",
+    "QueryError",
+    "ReadOnlyError",
     "SchemaMismatchError",
     "StorageError",
     "TableExistsError",
@@ -67,6 +71,10 @@ class ConfigError(DeltalakeDBError, ValueError):
 
 class PredicateError(DeltalakeDBError, ValueError):
     """A filter that can't be parsed, or that names an unknown column."""
+
+
+class QueryError(DeltalakeDBError, ValueError):
+    """A query that can't be parsed, or that fails on the rows it reads."""
 
 
 class CodecError(DeltalakeDBError, ValueError):
@@ -99,6 +107,10 @@ class SchemaMismatchError(DeltaError, _deltalake.SchemaMismatchError):
 
 class ProtocolError(DeltaError, _deltalake.DeltaProtocolError):
     """A table feature that can't be honoured, or an action that breaks the protocol."""
+
+
+class ReadOnlyError(DeltaError):
+    """A table that others write: it is followed here, or another catalog has it."""
 
 
 class CommitFailedError(DeltaError, _deltalake.CommitFailedError):

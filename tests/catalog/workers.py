@@ -21,6 +21,7 @@ from actions import add, commit, create, remove, txn
 import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog.backend import Params, Row, Session, Write
+from delkalakedb.errors import TableNotFoundError
 from delkalakedb.model.txnlog import Committed, Conflicted, Reads, Skipped, Staged
 
 T = TypeVar("T")
@@ -213,3 +214,16 @@ class _DoomedSession(Session):
 def _die_if(now: bool) -> None:
     if now:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def append_until_gone(uri: str, told: Callable[[], object] = lambda: None) -> int:
+    """Append files to table t until it has no such name; how many were."""
+    count = 0
+    with dk.connect(uri) as catalog:
+        while True:
+            try:
+                commit(catalog, add(f"{os.getpid()}-{count}"))
+            except TableNotFoundError:
+                return count
+            count += 1
+            told()

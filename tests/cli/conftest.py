@@ -1,14 +1,24 @@
 """A catalog with one table, and the command to run on it."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from postgres import find_binaries
+
 HERE = Path(__file__).parent
 sys.path.extend([str(HERE), str(HERE.parents[1] / "scripts")])
 
 from calling import Cli, make_sales  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def postgres_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pg_dump and pg_restore, where the server's own are the only ones there are."""
+    places = os.pathsep.join([os.environ["PATH"], str(find_binaries())])
+    monkeypatch.setenv("PATH", places)
 
 
 @pytest.fixture

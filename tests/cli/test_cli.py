@@ -69,7 +69,8 @@ def test_files_are_those_of_the_version_that_may_match(deltasql: Cli) -> None:
 def test_files_says_how_many_were_pruned(on_sqlite: Cli) -> None:
     words = ["files", "sales", "--where", "id = 3"]
 
-    assert on_sqlite(*words).stderr == "1 of 3 files would be read\n"
+    read = on_sqlite(*words).stderr
+    assert read.startswith("1 of 3 files would be read: ")
     assert on_sqlite("--quiet", *words).stderr == ""
 
 
@@ -77,6 +78,8 @@ def test_files_says_how_many_were_pruned(on_sqlite: Cli) -> None:
 def test_every_command_answers_in_text_json_and_csv(
     deltasql: Cli, command: str, tmp_path: Path
 ) -> None:
+    if command == "restore-catalog":
+        deltasql("backup", f"{tmp_path}/backup")
     for kind in ("text", "csv"):
         folder = tmp_path / kind
         folder.mkdir()

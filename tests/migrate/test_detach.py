@@ -9,7 +9,7 @@ from logmaking import rows
 
 import delkalakedb as dk
 from delkalakedb.catalog.staging import forget_table
-from delkalakedb.errors import MirrorError, ProtocolError, TableNotFoundError
+from delkalakedb.errors import MirrorError, TableNotFoundError
 from delkalakedb.storage import open_store
 
 TABLES = (
@@ -102,14 +102,37 @@ def test_log_that_disagrees_keeps_the_table_in_the_catalog(
     assert [table.name for table in catalog.tables()] == ["t"]
 
 
-def test_fenced_table_is_refused(uri: str, catalog: dk.Catalog) -> None:
+def test_fenced_table_loses_its_fence(uri: str, catalog: dk.Catalog) -> None:
     dk.write_deltalake(uri, rows(0))
     dk.mirror.fence(uri)
+    dk.write_deltalake(uri, rows(4), mode="append")
 
-    with pytest.raises(ProtocolError, match="fenced"):
-        dk.detach(uri)
+    done = dk.detach(uri, deep=True)
 
-    assert [table.name for table in catalog.tables()] == ["t"]
+    assert (done.version, done.report.ok) == (3, True)
+    assert catalog.tables() == []
+    deltalake.write_deltalake(done.location, rows(8), mode="append")
+    plain = deltalake.DeltaTable(done.location)
+    assert plain.to_pyarrow_table().num_rows == 12
+    assert plain.history()[1]["operation"] == "DROP FEATURE"
+    assert not {"catalogManaged", "inCommitTimestamp", "vacuumProtocolCheck"} & {
+        *(plain.protocol().writer_features or ()),
+        *(plain.protocol().reader_features or ()),
+    }
+    assert not any("InCommitTimestamp" in key for key in plain.metadata().configuration)
+
+
+def test_fenced_table_that_cannot_be_detached_stays_fenced(uri: str) -> None:
+    dk.write_deltalake(uri, rows(0))
+    path = Path(dk.DeltaTable(uri).table_uri.removeprefix("file://"))
+    dk.mirror.fence(uri)
+    commit = path / "_delta_log" / f"{0:020}.json"
+    commit.write_bytes(commit.read_bytes().replace(b"WRITE", b"WROTE"))
+
+    with pytest.raises(MirrorError, match="isn't detached"):
+        dk.detach(uri, deep=True)
+
+    assert "catalogManaged" in (dk.DeltaTable(uri).protocol().writer_features or ())
 
 
 def test_table_that_moved_on_is_not_forgotten(uri: str, catalog: dk.Catalog) -> None:

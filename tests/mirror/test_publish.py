@@ -60,9 +60,9 @@ class Recorder(LocalStore):
         super().__init__(store.url, location)
         self.asked: list[tuple[str, str]] = []
 
-    def put_new(self, path: str, data: bytes) -> bool:
+    def put_new(self, path: str, data: bytes, *, durable: bool = True) -> bool:
         self.asked.append(("put_new", path.removeprefix("_delta_log/")))
-        return super().put_new(path, data)
+        return super().put_new(path, data, durable=durable)
 
     def get(self, path: str) -> bytes:
         self.asked.append(("get", path))
@@ -80,10 +80,10 @@ class Broken(LocalStore):
         super().__init__(open_store(str(location)).url, location)
         self.first = first
 
-    def put_new(self, path: str, data: bytes) -> bool:
+    def put_new(self, path: str, data: bytes, *, durable: bool = True) -> bool:
         if path >= f"_delta_log/{self.first:020}":
             raise StorageError("the disk is full")
-        return super().put_new(path, data)
+        return super().put_new(path, data, durable=durable)
 
 
 def always(store: Store) -> Stores:

@@ -195,13 +195,13 @@ class Gate(FaultStore):
         self._path = path
         self._fails = fails
 
-    def put_new(self, path: str, data: bytes) -> bool:
+    def put_new(self, path: str, data: bytes, *, durable: bool = True) -> bool:
         if path == self._path:
             self.reached.set()
             assert self.opened.wait(30)
             if self._fails:
                 raise StorageError("it slept too long")
-        return super().put_new(path, data)
+        return super().put_new(path, data, durable=durable)
 
 
 @pytest.fixture
@@ -301,9 +301,9 @@ class Slow(FaultStore):
         super().__init__(store, 0, delayed=1.0, delay_s=0.1)
         self.reached = threading.Event()
 
-    def put_new(self, path: str, data: bytes) -> bool:
+    def put_new(self, path: str, data: bytes, *, durable: bool = True) -> bool:
         self.reached.set()
-        return super().put_new(path, data)
+        return super().put_new(path, data, durable=durable)
 
 
 def read_log(store: Store) -> dict[str, bytes]:

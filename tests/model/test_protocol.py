@@ -33,7 +33,10 @@ from delkalakedb.model.actions import (
 )
 from delkalakedb.model.codec import decode_commit
 from delkalakedb.model.features import FEATURES
+from delkalakedb.model.fencing import unfenced
 from delkalakedb.model.protocol import (
+    DROP_FEATURE,
+    FENCE_FEATURES,
     active_features,
     check_actions,
     check_readable,
@@ -312,6 +315,21 @@ def test_a_protocol_never_takes_back_a_promise(
 ) -> None:
     with pytest.raises(ProtocolError, match=message):
         check_transition(old, new)
+
+
+def test_only_a_fence_can_be_dropped_and_only_by_name() -> None:
+    features = ("appendOnly", *sorted(FENCE_FEATURES))
+    old = protocol(3, 7, *features)
+    table = metadata(**{"delta.enableInCommitTimestamps": "true"})
+    new, plain = unfenced(old, table)
+    drop, other = (CommitInfo({"operation": name}) for name in (DROP_FEATURE, "WRITE"))
+
+    check_actions((drop, new, plain), old, table, 1)
+    assert supported_features(new) == {"appendOnly"}
+    with pytest.raises(ProtocolError, match="would drop catalogManaged"):
+        check_actions((other, new, plain), old, table, 1)
+    with pytest.raises(ProtocolError, match="would drop appendOnly"):
+        check_actions((drop, protocol(3, 7), plain), old, table, 1)
 
 
 legacy = st.sampled_from([(1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6)])

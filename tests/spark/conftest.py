@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
-sys.path += [str(HERE.parent / part) for part in ("catalog", "mirror", "table")]
+PARTS = ("catalog", "migrate", "mirror", "storage", "table")
+sys.path += [str(HERE.parent / part) for part in PARTS]
 
 CONFIG = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -39,8 +41,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         pytest.skip("Spark needs Java, which this machine doesn't have")
     from pyspark.sql import SparkSession
 
+    from stores import KEY, SECRET
+
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # For the processes that Spark starts: no plan may show passwords.
+    os.environ["DELKALAKEDB_TEST_S3_KEY"] = KEY
+    os.environ["DELKALAKEDB_TEST_S3_SECRET"] = SECRET
+    server = conninfo_to_dict(os.environ["DELKALAKEDB_TEST_PG_URL"])
+    os.environ["DELKALAKEDB_TEST_PG_PASSWORD"] = str(server.get("password") or "")
     builder = SparkSession.builder.master("local[2]").config(map=CONFIG)
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()

@@ -1,4 +1,4 @@
-"""A client of a Connect server of its own: what it reads, as JSON."""
+"""A client of a Connect server of its own: what it reads and writes, as JSON."""
 
 import json
 import os
@@ -6,11 +6,29 @@ import sys
 
 from pyspark.sql import SparkSession
 
+import delkalakedb as dk
 from delkalakedb import spark as dks
 
 
-def main(plain: str, odd: str, version: int) -> None:
-    """Read a plain table and an odd one."""
+def written(spark: SparkSession, uri: str) -> list[str]:
+    """Change a table in every way; its history."""
+    rows = spark.range(0, 20, 1, 2).selectExpr("id", "id % 2 AS p")
+    dks.write(rows, uri, partition_by="p")
+    table = dks.DeltaTable.forUri(spark, uri).alias("t")
+    source = rows.selectExpr("id + 10 AS id", "p").alias("s")
+    merge = table.merge(source, "t.id = s.id").whenMatchedUpdate(set={"p": "7"})
+    merge.whenNotMatchedInsertAll().execute()
+    table.update("id = 1", {"p": "p + 8"})
+    table.delete("id = 2")
+    with dk.transaction(uri.partition("?")[0]) as tx:
+        tx.write("written", rows.selectExpr("id + 30 AS id", "p"), mode="append")
+    more = rows.selectExpr("id + 50 AS id", "p")
+    more.write.format("deltasql").mode("append").save(uri)
+    return [row.operation for row in table.history().orderBy("version").collect()]
+
+
+def main(plain: str, odd: str, version: int, uri: str) -> None:
+    """Read a plain table and an odd one, and write a third."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.config("spark.sql.session.timeZone", "UTC")
@@ -25,6 +43,8 @@ def main(plain: str, odd: str, version: int) -> None:
                 {
                     "classic": hasattr(spark, "_jvm"),
                     "where": [rows.count(), len(rows.inputFiles())],
+                    "written": written(spark, uri),
+                    "rows": sorted(list(row) for row in dks.read(spark, uri).collect()),
                     "before": dks.read(spark, plain, version=version).count(),
                     "view": [
                         list(row)
@@ -40,4 +60,4 @@ def main(plain: str, odd: str, version: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -1,4 +1,4 @@
-"""The same reads through Spark Connect, whose server is another process."""
+"""The same reads and writes through Spark Connect, whose server is another process."""
 
 import json
 import subprocess
@@ -17,7 +17,9 @@ pytest.importorskip("grpc", reason="Connect needs pyspark[connect]")
 WORKER = Path(__file__).with_name("connect_worker.py")
 
 
-def test_connect_reads_lists_partitions_of_the_log_and_vectors(tmp_path: Path) -> None:
+def test_connect_reads_lists_partitions_and_vectors_and_writes_in_every_way(
+    tmp_path: Path,
+) -> None:
     with dk.connect(f"deltasql://sqlite/{tmp_path}/meta.db") as catalog:
         plain = format_uri(catalog.uri.with_table("plain"))
         for start in (0, 100, 200):
@@ -37,16 +39,24 @@ def test_connect_reads_lists_partitions_of_the_log_and_vectors(tmp_path: Path) -
         lake.commit(odd, cut)
         lake.commit(*lake.without(cut, 0))
         target = format_uri(catalog.uri.with_table(lake.name))
+        written = format_uri(catalog.uri.with_table("written"))
 
     ran = subprocess.run(
-        [sys.executable, str(WORKER), plain, target, "0"],
+        [sys.executable, str(WORKER), plain, target, "0", written],
         capture_output=True,
         text=True,
         timeout=300,
     )
 
     assert ran.returncode == 0, ran.stderr[-4000:]
+    rows = {i: i % 2 for i in range(10)} | dict.fromkeys(range(10, 20), 7)
+    rows |= {i: i % 2 for i in (*range(20, 50), *range(50, 70))} | {1: 9}
+    del rows[2]
+    table = dk.DeltaTable(written).to_pyarrow_table().sort_by("id")
+    assert list(zip(*table.to_pydict().values(), strict=True)) == sorted(rows.items())
     assert json.loads(ran.stdout.splitlines()[-1]) == {
+        "written": ["WRITE", "MERGE", "UPDATE", "DELETE", "WRITE", "WRITE"],
+        "rows": [list(row) for row in sorted(rows.items())],
         "classic": False,
         "where": [150, 2],
         "before": 100,

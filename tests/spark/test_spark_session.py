@@ -76,6 +76,18 @@ def test_missing_pyspark_is_said_with_the_remedy(
         check_spark()
 
 
+def test_package_is_imported_without_pyspark_which_is_asked_for_on_first_use() -> None:
+    code = (
+        "import sys, delkalakedb.spark as dks; print('pyspark' in sys.modules)\n"
+        "sys.path = []; dks.read"
+    )
+
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert said.stdout.strip() == "False"
+    assert said.stderr.splitlines()[-1].endswith("pip install 'delkalakedb[spark]'")
+
+
 def test_anything_but_a_session_is_refused() -> None:
     with pytest.raises(DeltaError, match="a Spark session is needed, not str"):
         dks.read("spark", "deltasql://sqlite/x.db?table=t")  # type: ignore[arg-type]

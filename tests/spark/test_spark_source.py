@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import cloudpickle
 import duckdb
 import polars
 import pyarrow as pa
 import pytest
 from actions import schema
 from deltalake import Schema
+from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -163,10 +163,16 @@ def test_what_spark_cannot_pass_on_is_refused(spark: SparkSession, uri: str) -> 
     rows = load(spark, uri)
     secret = "deltasql://postgres/u:s3cret@localhost/d/s/t"
 
-    with pytest.raises(AnalysisException, match="SAVE_MODE"):
-        rows.write.format("deltasql").save(uri)
-    with pytest.raises(IllegalArgumentException, match="partitioning"):
+    for mode, name in (("default", "ErrorIfExists"), ("ignore", "Ignore")):
+        said = f'"deltasql" cannot be written in the "{name}" mode'
+        with pytest.raises(AnalysisException, match=said):
+            save(rows, uri, mode)
+    said = "partitioning or clustering columns do not match the existing table's"
+    with pytest.raises(IllegalArgumentException, match=said):
         rows.write.format("deltasql").mode("append").partitionBy("p").save(uri)
+    with pytest.raises(AnalysisException, match=r"replacewhere .*spark.read and write"):
+        save(rows, uri, "overwrite", replaceWhere="id > 5")
+    assert load(spark, uri).count() == 3
     with pytest.raises(AnalysisException, match=r"\$\{VAR\}") as refused:
         load(spark, secret)
     assert "s3cret" not in str(refused.value)
@@ -367,6 +373,11 @@ def test_columns_that_do_not_fit_are_refused(
         ({"where": "id % 2 = 0"}, PredicateError, "where"),
         ({"columns": "id, nope"}, SchemaMismatchError, "no column nope"),
         ({"storage.x": "${NOT_SET}"}, DeltaError, "NOT_SET isn't set"),
+        ({"storage.aws_secret_access_key": "s3cret"}, DeltaError, r"write \$\{VAR\}"),
+        ({"storage.token": "a${V}s3cret"}, DeltaError, r"option storage.token: Spark"),
+        ({"storage.proxy_url": "http://u:s3cret@h"}, DeltaError, r"write \$\{VAR\}"),
+        ({"azure_storage_account_key": "s3cret"}, DeltaError, r"spark.read and write"),
+        ({"readchangefeed": "true"}, DeltaError, "readchangefeed isn't one of columns"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(

@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -63,8 +63,8 @@ class FaultStore(Store):
     def get_range(self, path: str, start: int, length: int) -> bytes:
         return self._ask(path, lambda: self.store.get_range(path, start, length))
 
-    def put_new(self, path: str, data: bytes) -> bool:
-        return self._ask(path, lambda: self.store.put_new(path, data))
+    def put_new(self, path: str, data: bytes, *, durable: bool = True) -> bool:
+        return self._ask(path, lambda: self.store.put_new(path, data, durable=durable))
 
     def put(self, path: str, data: bytes) -> None:
         self._ask(path, lambda: self.store.put(path, data))
@@ -79,6 +79,9 @@ class FaultStore(Store):
         self, prefix: str = "", start_after: str | None = None
     ) -> Iterator[ObjectMeta]:
         yield from self._ask(prefix, lambda: [*self.store.list(prefix, start_after)])
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        return self._ask(prefix, lambda: self.store.folders(prefix))
 
     def delete(self, path: str) -> None:
         self._ask(path, lambda: self.store.delete(path))

@@ -9,7 +9,7 @@ from http_proxy import proxy
 
 from delkalakedb.errors import StorageError
 from delkalakedb.storage import open_store
-from delkalakedb.storage.options import Options, parse_options
+from delkalakedb.storage.options import Options, is_secret, parse_options
 
 S3 = {
     "AWS_ACCESS_KEY_ID": "key-hidden",
@@ -205,3 +205,21 @@ def test_key_that_a_server_repeats_is_masked(s3):
             open_store(s3.location, options).put("a", b"x")
     assert "<AWSAccessKeyId>***<" in said(caught.value)
     assert options["AWS_ACCESS_KEY_ID"] not in said(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "secret"),
+    [
+        ("AWS_SECRET_ACCESS_KEY", "x", True),
+        ("aws_access_key_id", "x", True),
+        ("azure_storage_sas_token", "x", True),
+        ("google_service_account_key", "{}", True),
+        ("proxy_url", "http://user:pw@host:1", True),
+        ("proxy_url", "http://host:1", False),
+        ("aws_skip_signature", "true", False),
+        ("aws_endpoint_url", "http://127.0.0.1:1", False),
+        ("aws_web_identity_token_file", "/run/token", False),
+    ],
+)
+def test_secrets_are_known_by_any_name(key, value, secret):
+    assert is_secret(key, value) is secret

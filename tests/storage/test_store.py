@@ -202,6 +202,15 @@ def test_folder_lists_itself_only_and_not_its_namesakes(store):
     assert [meta.path for meta in store.list("a")] == ["a/1", "a/b/2"]
 
 
+def test_folders_are_those_right_below_a_folder(store):
+    for path in ("a/b/x", "a/b c/d/x", "a/y", "ab/x", "z"):
+        store.put(path, b"1")
+
+    assert store.folders() == ["a", "ab"]
+    assert store.folders("a") == ["b", "b c"]
+    assert store.folders("a/b") == []
+
+
 SEGMENTS = st.text("ab-.0é", min_size=1, max_size=2).filter(lambda s: set(s) != {"."})
 # The last segment's mark keeps a file from being another one's folder.
 PATHS = st.lists(SEGMENTS, max_size=3).map(lambda parts: "/".join([*parts, "a_"]))

@@ -17,6 +17,7 @@ import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.errors import DeltaError, ProtocolError
 from delkalakedb.table.query import QueryBuilder
+from delkalakedb.table.select import select
 from delkalakedb.uri import format_uri, parse_uri
 
 SCHEMA = pa.schema([("id", pa.int64()), ("City Name", pa.string())])
@@ -118,6 +119,22 @@ def test_every_reader_is_right_or_refuses(
             assert read(reader(table)) == rows, name
     assert table.count() == len(rows)
     assert table.schema().to_arrow().names == SCHEMA.names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_queries_heed_mapped_columns_and_deleted_rows(
+    kind: str, local: Catalog, tmp_path: Path
+) -> None:
+    table, rows = make(kind, local, tmp_path)
+    name = table.metadata().name or local.tables()[0].name
+    for where in ("true", "id < 4", "\"City Name\" = 'a' AND id <> 1"):
+        sql = f'SELECT * FROM "{name}" WHERE {where}'
+        with select(local, sql) as found, duckdb.connect() as memory:
+            got = pa.Table.from_batches(found.batches, found.schema)
+            every = [{"id": i, "City Name": city} for i, city in sorted(rows)]
+            memory.register("rows", pa.Table.from_pylist(every, SCHEMA))
+            wanted = memory.sql(f"FROM rows WHERE {where}").to_arrow_table()
+        assert read(got) == read(wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union
 from delkalakedb.errors import CatalogError, CatalogUnavailableError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from delkalakedb.catalog.cache import Cache
@@ -30,6 +32,7 @@ __all__ = [
     "Row",
     "Run",
     "Session",
+    "StoredRows",
     "UnknownOutcomeError",
     "Write",
     "load_backend",
@@ -130,6 +133,18 @@ class Session(ABC):
         """Carry out the statements of a migration."""
 
 
+class StoredRows(ABC):
+    """The rows of a backup of a catalog, whose schema version it tells."""
+
+    def __init__(self, file: "Path", schema_version: int) -> None:
+        self.file = file
+        self.schema_version = schema_version
+
+    @abstractmethod
+    def copy(self, session: Session, table: str) -> None:
+        """Write all rows of a table into the catalog's own, which is empty."""
+
+
 class Backend(ABC):
     """One database of one engine, with its pool of connections."""
 
@@ -193,6 +208,17 @@ class Backend(ABC):
     @abstractmethod
     def db_user(self) -> str | None:
         """Who the database takes us for."""
+
+    def back_up(self, file: "Path", tables: Sequence[str]) -> None:
+        """Write the catalog as it is now to a new file; writers go on."""
+        raise CatalogError(f"{self.engine} catalogs are backed up by other means")
+
+    def open_backup(self, file: "Path") -> AbstractContextManager[StoredRows]:
+        """What `back_up` wrote, checked as far as the engine can."""
+        raise CatalogError(f"{self.engine} catalogs are restored by other means")
+
+    def lock_tables(self, session: Session, tables: Sequence[str]) -> None:  # noqa: B027
+        """Inside a write: let nobody else write until it ends."""
 
     def warm_up(self) -> None:  # noqa: B027
         """Load what would hold up the first bulk read; nothing for most engines."""

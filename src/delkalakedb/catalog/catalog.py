@@ -7,7 +7,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delkalakedb.catalog.backend import Backend
 from delkalakedb.catalog.head import Head, parse_head
@@ -54,6 +56,15 @@ class Snapshot:
     def version(self) -> int:
         """The version."""
         return self._head.version
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """What tells the table from any other that ever has its name."""
+        return self._head.identity
+
+    def check_ours(self) -> None:
+        """Refuse to write to a table that others wrote when this was read."""
+        self._head.check_ours()
 
     @property
     def protocol(self) -> Protocol:
@@ -115,6 +126,17 @@ class Snapshot:
             operation=operation,
             actor=actor,
         )
+
+    def num_records(self) -> int | None:
+        """How many rows there are; None where the statistics of a file don't say."""
+        total = 0
+        for batch in self.files(columns=["num_records", "deletion_vector"]):
+            if batch["num_records"].null_count:
+                return None
+            vectors = batch["deletion_vector"].drop_null().to_pylist()
+            deleted = (msgspec.json.decode(vector)["cardinality"] for vector in vectors)
+            total += (pc.sum(batch["num_records"]).as_py() or 0) - sum(deleted)
+        return total
 
     def txn_version(self, app_id: str) -> int | None:
         """The newest version that an application recorded."""

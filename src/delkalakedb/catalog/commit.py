@@ -30,14 +30,15 @@ from delkalakedb.model.stats import parse_stats
 from delkalakedb.model.txnlog import Committed
 
 __all__ = [
+    "INFO_COLUMNS",
     "Actor",
     "ByKind",
     "CommitRows",
     "LiveFile",
     "RemovedAll",
     "commit_writes",
+    "info_values",
     "state_writes",
-    "version_values",
 ]
 
 _A = TypeVar("_A", bound=Action)
@@ -190,11 +191,35 @@ def _version_row(
     others: Sequence[UnknownAction],
     actor: Actor,
 ) -> Insert:
-    values = version_values(head, committed, removed_bytes, info, others, actor)
+    values = _version_values(head, committed, removed_bytes, info, others, actor)
     return Insert("dl_table_versions", {name: [v] for name, v in values.items()})
 
 
-def version_values(
+INFO_COLUMNS = (
+    "operation_parameters",
+    "operation_metrics",
+    "user_metadata",
+    "engine_info",
+    "read_version",
+    "isolation_level",
+    "is_blind_append",
+)
+
+
+def info_values(info: Mapping[str, Any]) -> Row:
+    """The `INFO_COLUMNS` of a commitInfo."""
+    return (
+        _json(info.get("operationParameters")),
+        _json(info.get("operationMetrics")),
+        _text(info.get("userMetadata")),
+        _text(info.get("engineInfo")),
+        info.get("readVersion"),
+        _text(info.get("isolationLevel")),
+        info.get("isBlindAppend"),
+    )
+
+
+def _version_values(
     head: Head,
     committed: Committed,
     removed_bytes: int,
@@ -209,13 +234,7 @@ def version_values(
         "timestamp_ms": head.timestamp_ms,
         "transaction_id": committed.transaction_id,
         "operation": committed.operation,
-        "operation_parameters": _json(info.get("operationParameters")),
-        "operation_metrics": _json(info.get("operationMetrics")),
-        "user_metadata": _text(info.get("userMetadata")),
-        "engine_info": _text(info.get("engineInfo")),
-        "read_version": info.get("readVersion"),
-        "isolation_level": _text(info.get("isolationLevel")),
-        "is_blind_append": info.get("isBlindAppend"),
+        **dict(zip(INFO_COLUMNS, info_values(info), strict=True)),
         "db_user": actor.db_user,
         "os_user": actor.os_user,
         "host": actor.host,
@@ -305,8 +324,9 @@ def _add_writes(
         "table_id": [head.table_id] * len(adds),
         "path_hash": [hashes[add.path] for add in adds],
     }
+    values = [add.partition_values for add in adds]
     columns, indexed = index_files(
-        head.stat_columns, head.metadata, head.version, file_ids, adds, stats
+        head.stat_columns, head.metadata, head.version, file_ids, values, stats
     )
     return columns, [Insert("dl_files", files), *indexed]
 

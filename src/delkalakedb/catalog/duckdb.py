@@ -7,7 +7,7 @@ import re
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from delkalakedb.catalog.backend import (
     Params,
     Row,
     Session,
+    StoredRows,
     Write,
 )
 from delkalakedb.catalog.cache import Cache
@@ -46,6 +47,8 @@ _ARROW_ROWS = 16
 _BATCH_ROWS = 100_000
 # Files of one partition lie together: a plan for it reads few of the table's blocks.
 _CLUSTERED = {"dl_files": "ORDER BY partition_values, file_id"}
+# The name by which a backup is attached.
+_BACKUP = "dl_backup"
 _PARAMETERS = re.compile(r"\$(\w+)")
 
 
@@ -130,6 +133,25 @@ class DuckDBBackend(Backend):
 
     def db_user(self) -> str | None:
         return None
+
+    def back_up(self, file: Path, tables: Sequence[str]) -> None:
+        with (
+            self._mapped(),
+            self._pool.connection() as connection,
+            _attached(connection, file, f"(STORAGE_VERSION '{_STORAGE_VERSION}')"),
+        ):
+            connection.execute(f"COPY FROM DATABASE catalog TO {_BACKUP}")
+            connection.execute(f"CHECKPOINT {_BACKUP}")
+
+    @contextmanager
+    def open_backup(self, file: Path) -> Iterator[StoredRows]:
+        version = f"SELECT max(version) FROM {_BACKUP}.main.dl_schema_versions"
+        with ExitStack() as held:
+            with _restoring(file):
+                connection = held.enter_context(self._pool.connection())
+                held.enter_context(_attached(connection, file, "(READ_ONLY)"))
+                ((found,),) = connection.execute(version).fetchall()
+            yield _DuckDBRows(file, int(found))
 
     def close(self) -> None:
         if self._pid != os.getpid():
@@ -227,6 +249,32 @@ def _held_elsewhere(path: str) -> bool:
     except OSError:
         return False
     return False
+
+
+@contextmanager
+def _attached(
+    connection: duckdb.DuckDBPyConnection, file: Path, options: str
+) -> Iterator[None]:
+    path = str(file.absolute()).replace("'", "''")
+    connection.execute(f"ATTACH '{path}' AS {_BACKUP} {options}")
+    try:
+        yield
+    finally:
+        connection.execute(f"DETACH {_BACKUP}")
+
+
+@contextmanager
+def _restoring(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except duckdb.Error as error:
+        raise CatalogError(f"{file} can't be restored: {error}") from error
+
+
+class _DuckDBRows(StoredRows):
+    def copy(self, session: Session, table: str) -> None:
+        with _restoring(self.file):
+            session.script([f"INSERT INTO {table} BY NAME FROM {_BACKUP}.main.{table}"])
 
 
 class _DuckDBSession(Session):

@@ -4,7 +4,11 @@ from dataclasses import dataclass
 
 from delkalakedb.catalog.backend import Row, Session
 from delkalakedb.catalog.statcolumns import StatColumn, parse_columns
-from delkalakedb.errors import TableNotFoundError, VersionNotFoundError
+from delkalakedb.errors import (
+    ReadOnlyError,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
 from delkalakedb.model.actions import Metadata, Protocol, known
 from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.tables import Table
@@ -35,6 +39,22 @@ class Head:
     stat_columns: tuple[StatColumn, ...]
     metadata: Metadata
     protocol: Protocol
+    # Why nobody may commit to it here.
+    hold: str | None = None
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What tells the table from any other; ids come back when one is dropped."""
+        return self.table_id, self.created_at_ms
+
+    def check_ours(self) -> None:
+        """Refuse to write to a table that others write."""
+        if self.hold is None:
+            return
+        raise ReadOnlyError(
+            f"{self.name}: nothing was written: it is {self.hold}, and read-only here. "
+            "Write where it is written, or take it over: dk.cut_over(uri)"
+        )
 
     def table(self) -> Table:
         """The public view of the table at this version."""
@@ -77,7 +97,7 @@ def load_head(session: Session, name: str, version: int | None = None) -> Head:
 
 def parse_head(session: Session, row: Row) -> Head:
     """The head in a row of `load_head` or its like."""
-    *values, columns, metadata_at, metadata, protocol_at, protocol = row
+    *values, columns, metadata_at, metadata, protocol_at, protocol, hold = row
     *_, metadata_version, protocol_version = values
     table_id = row[0]
     if metadata_version != metadata_at:
@@ -90,5 +110,6 @@ def parse_head(session: Session, row: Row) -> Head:
         parse_columns(columns),
         decode_struct(metadata, Metadata),
         decode_struct(protocol, Protocol),
+        hold,
     )
     return Head(*(*values, *state))

@@ -7,7 +7,7 @@ count in the order of the log, as they do for who replays it.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
@@ -22,10 +22,11 @@ from delkalakedb.catalog.adopt import (
 )
 from delkalakedb.catalog.backend import Insert, Row, Run, Session, Write
 from delkalakedb.catalog.commit import (
+    INFO_COLUMNS,
     Actor,
     ByKind,
+    info_values,
     state_writes,
-    version_values,
 )
 from delkalakedb.catalog.head import FILES_PER_TABLE, Head
 from delkalakedb.catalog.rebased import advanced
@@ -34,25 +35,24 @@ from delkalakedb.catalog.statcolumns import StatColumn, index_files
 from delkalakedb.model.actions import (
     Action,
     Add,
-    Cdc,
     CommitInfo,
-    DomainMetadata,
     Metadata,
     Protocol,
     Remove,
-    Txn,
     UnknownAction,
     dv_id,
     known,
 )
+from delkalakedb.model.codec import action_to_dict
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.replay import FileKey
 from delkalakedb.model.stats import parse_stats
-from delkalakedb.model.txnlog import Committed
 
 __all__ = ["base_writes", "history_writes", "state_rows"]
 
-_STATE: tuple[type[Any], ...] = (Metadata, Protocol, Txn, DomainMetadata, Cdc)
+_USUAL = frozenset({Add, Remove, CommitInfo})
+_NOTHING = ByKind(())
+_encode = msgspec.json.Encoder().encode
 # A file's id and its size.
 _Life = tuple[int, int]
 
@@ -83,7 +83,7 @@ def base_writes(head: Head, actions: Iterable[Action]) -> tuple[Head, list[Write
     files = _Files(head, {})
     for action in actions:
         files.apply(action, head.version)
-    after = replace(files.advance(head), stat_columns=files.index())
+    after = replace(files.counted(head), stat_columns=files.index())
     return after, files.writes(head.version - 1)
 
 
@@ -127,8 +127,8 @@ class _Files:
         # By file id: the ends of files that are in the database, and of new ones.
         self._ends: dict[int, Row] = {}
         self._tombstones: list[tuple[int, int, Remove]] = []
-        self.added = self.removed = self.gone = 0
-        self.added_bytes = self.gone_bytes = 0
+        self.num_files, self.size_bytes = head.num_files, head.size_bytes
+        self.begin()
 
     def apply(self, action: Action, version: int) -> None:
         """One action of a version."""
@@ -137,18 +137,18 @@ class _Files:
         elif isinstance(action, Remove):
             self._remove(action, version)
 
-    def advance(self, head: Head, **changed: Any) -> Head:
-        """The head after the files, which are counted anew from here on."""
-        head = replace(
+    def begin(self) -> None:
+        """A version's files are counted from here on."""
+        self.added = self.removed = self.added_bytes = self.removed_bytes = 0
+
+    def counted(self, head: Head) -> Head:
+        """The head after the files."""
+        return replace(
             head,
-            **changed,
             next_file=self._next - self._first,
-            num_files=head.num_files + self.added - self.gone,
-            size_bytes=head.size_bytes + self.added_bytes - self.gone_bytes,
+            num_files=self.num_files,
+            size_bytes=self.size_bytes,
         )
-        self.added = self.removed = self.gone = 0
-        self.added_bytes = self.gone_bytes = 0
-        return head
 
     def change_metadata(self, head: Head) -> None:
         """What comes from here on is indexed as the head says."""
@@ -163,8 +163,9 @@ class _Files:
         stats = [parse_stats(known(add.stats)) for add in adds]
         self._num_records += [s.num_records if s else None for s in stats]
         if adds:
+            values = [add.partition_values for add in adds]
             self._columns, inserts = index_files(
-                self._columns, self._metadata, 0, ids, adds, stats
+                self._columns, self._metadata, 0, ids, values, stats
             )
             born = dict(zip(ids, self._born[start:], strict=True))
             self._index += [_with_versions(insert, born) for insert in inserts]
@@ -199,6 +200,8 @@ class _Files:
         self._next += 1
         self.added += 1
         self.added_bytes += add.size
+        self.num_files += 1
+        self.size_bytes += add.size
 
     def _remove(self, remove: Remove, version: int) -> None:
         life = self._live.pop((remove.path, dv_id(remove)), None)
@@ -212,8 +215,9 @@ class _Files:
     def _end(self, life: _Life, end: Row) -> None:
         file_id, size_bytes = life
         self._ends[file_id] = end
-        self.gone += 1
-        self.gone_bytes += size_bytes
+        self.removed_bytes += size_bytes
+        self.num_files -= 1
+        self.size_bytes -= size_bytes
 
     def _rows(self) -> dict[str, Sequence[Any]]:
         ends = [self._ends.get(file_id, _ALIVE) for file_id in self._ids]
@@ -274,78 +278,108 @@ class _Versions:
     """The versions themselves, and all of them that isn't files."""
 
     def __init__(self, head: Head, files: _Files, actor: Actor, limit: int) -> None:
-        self.head = head
+        self._head = head
+        self._version = head.version
+        self._timestamp_ms = head.timestamp_ms
         self._files = files
         self._actor = actor
         self._limit = limit
         self._stamped = _is_stamped(head)
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Row] = []
         self._state: list[Insert] = []
+
+    @property
+    def head(self) -> Head:
+        """The head after the last version."""
+        return replace(
+            self._files.counted(self._head),
+            version=self._version,
+            current_version=self._version,
+            timestamp_ms=self._timestamp_ms,
+        )
 
     def append(self, entry: Entry) -> None:
         """The next version."""
-        actions = ByKind(entry.actions)
+        # Most have nothing but files: thousands of them are to be quick.
+        others = [a for a in entry.actions if type(a) not in _USUAL]
+        actions = ByKind(others) if others else _NOTHING
         if actions.one(Metadata) or actions.one(Protocol):
             self._change_state(actions)
+        self._files.begin()
         for action in entry.actions:
             self._files.apply(action, entry.version)
-        info = actions.one(CommitInfo)
-        timestamp_ms = max(entry.modified_ms, self.head.timestamp_ms + 1)
+        info = next((a for a in entry.actions if isinstance(a, CommitInfo)), None)
+        timestamp_ms = max(entry.modified_ms, self._timestamp_ms + 1)
         if self._stamped and entry.sha256 is not None:
-            timestamp_ms = timestamp_of(self.head, self.head, info, entry.modified_ms)
-        self._write(timestamp_ms, actions, entry, info)
+            head = self.head
+            timestamp_ms = timestamp_of(head, head, info, entry.modified_ms)
+        self._version, self._timestamp_ms = entry.version, timestamp_ms
+        self._rows.append(self._row(actions, entry, info))
+        if others:
+            self._state += state_writes(self.head, actions)
 
     def writes(self) -> list[Write]:
         """All that must be written for them."""
-        rows = [tuple(values.values()) for values in self._rows]
-        versions = Insert.of_rows("dl_table_versions", tuple(self._rows[0]), rows)
-        return [versions, *_merged(self._state)]
+        versions = Insert.of_rows("dl_table_versions", _COLUMNS, self._rows)
+        same = {"table_id": self._head.table_id, **asdict(self._actor)}
+        columns = {name: [value] * len(self._rows) for name, value in same.items()}
+        insert = Insert("dl_table_versions", {**columns, **versions.columns})
+        return [insert, *_merged(self._state)]
 
     def _change_state(self, actions: ByKind) -> None:
         """The metadata and the protocol that count from the next version on."""
         # Its version and time come with its files.
-        head = advanced(self.head, actions, self.head.timestamp_ms)
+        head = advanced(self.head, actions, self._timestamp_ms)
         if actions.of(Metadata):
             columns = self._files.index()
             head = indexed(replace(head, stat_columns=columns), self._limit)
             self._files.change_metadata(head)
             self._stamped = _is_stamped(head)
-        self.head = head
+        self._head = head
 
-    def _write(
-        self, timestamp_ms: int, actions: ByKind, entry: Entry, info: CommitInfo | None
-    ) -> None:
+    def _row(self, actions: ByKind, entry: Entry, info: CommitInfo | None) -> Row:
         files, fields = self._files, audited(info)
         operation = fields.get("operation")
-        committed = Committed(
-            table=self.head.name,
-            version=entry.version,
-            timestamp_ms=timestamp_ms,
-            transaction_id=transaction_of(info),
-            operation=operation.replace("\0", "") if isinstance(operation, str) else "",
-            num_added_files=files.added,
-            num_removed_files=files.removed,
-            added_bytes=files.added_bytes,
+        others = [action_to_dict(other) for other in actions.of(UnknownAction)]
+        return (
+            entry.version,
+            self._timestamp_ms,
+            transaction_of(info),
+            operation.replace("\0", "") if isinstance(operation, str) else "",
+            *info_values(fields),
+            self._head.metadata_version,
+            self._head.protocol_version,
+            files.added,
+            files.removed,
+            files.added_bytes,
+            files.removed_bytes,
+            files.num_files,
+            files.size_bytes,
+            # Word for word, where the columns have only what fits them.
+            info and _encode(info.fields).decode(),
+            _encode(others).decode() if others else None,
+            entry.sha256,
         )
-        gone_bytes = files.gone_bytes
-        self.head = files.advance(
-            self.head,
-            version=entry.version,
-            current_version=entry.version,
-            timestamp_ms=timestamp_ms,
-        )
-        others = actions.of(UnknownAction)
-        values = version_values(
-            self.head, committed, gone_bytes, fields, others, self._actor
-        )
-        # Word for word, where the columns have only what fits them.
-        if info is None or fields != info.fields:
-            said = info and msgspec.json.encode(info.fields).decode()
-            values["commit_info"] = said
-        values["published_sha256"] = entry.sha256
-        self._rows.append(values)
-        if any(actions.of(kind) for kind in _STATE):
-            self._state += state_writes(self.head, actions)
+
+
+_COLUMNS = (
+    "version",
+    "timestamp_ms",
+    "transaction_id",
+    "operation",
+    *INFO_COLUMNS,
+    "metadata_version",
+    "protocol_version",
+    "num_added_files",
+    "num_removed_files",
+    "added_bytes",
+    "removed_bytes",
+    "num_files",
+    "size_bytes",
+    "commit_info",
+    "other_actions",
+    "published_sha256",
+)
 
 
 def _is_stamped(head: Head) -> bool:

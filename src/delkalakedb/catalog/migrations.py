@@ -1,5 +1,6 @@
 """Bring a database to this version's catalog schema."""
 
+import re
 import time
 from typing import Any
 
@@ -7,12 +8,32 @@ from delkalakedb.catalog.backend import Backend, Insert, Session
 from delkalakedb.catalog.statements import load_migrations, split_script
 from delkalakedb.errors import CatalogSchemaError
 
-__all__ = ["ensure_schema", "latest_schema_version"]
+__all__ = [
+    "catalog_tables",
+    "ensure_schema",
+    "latest_schema_version",
+    "load_schema_version",
+    "migrate",
+]
+
+_CREATED = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
 
 
 def latest_schema_version(engine: str) -> int:
     """The catalog schema version that this package writes."""
     return max(load_migrations(engine))
+
+
+def catalog_tables(engine: str, version: int) -> list[str]:
+    """The tables of a catalog of a schema version; what others refer to is first."""
+    scripts = load_migrations(engine).items()
+    made = [t for v, text in scripts if v <= version for t in _CREATED.findall(text)]
+    return sorted(made, key=lambda table: table != "dl_tables")
+
+
+def load_schema_version(backend: Backend, session: Session) -> int:
+    """The catalog's schema version; 0 where there is no catalog."""
+    return _version(session) if backend.find_catalog(session) else 0
 
 
 def ensure_schema(backend: Backend, name: str, *, create: bool, client: str) -> None:
@@ -22,7 +43,7 @@ def ensure_schema(backend: Backend, name: str, *, create: bool, client: str) -> 
     once one creates the tables and the others find them.
     """
     with backend.reading() as session:
-        current = _current(backend, session)
+        current = load_schema_version(backend, session)
     if _up_to_date(current, backend, name):
         return
     if not create:
@@ -33,14 +54,16 @@ def ensure_schema(backend: Backend, name: str, *, create: bool, client: str) -> 
         )
     with backend.writing() as session:
         backend.prepare(session)
-        current = _current(backend, session)
+        current = load_schema_version(backend, session)
         _up_to_date(current, backend, name)
-        _migrate(backend, session, current, client)
+        latest = latest_schema_version(backend.engine)
+        migrate(backend, session, range(current + 1, latest + 1), client)
 
 
-def _migrate(backend: Backend, session: Session, current: int, client: str) -> None:
+def migrate(backend: Backend, session: Session, wanted: range, client: str) -> None:
+    """Apply migrations in order."""
     for version, script in load_migrations(backend.engine).items():
-        if version > current:
+        if version in wanted:
             session.script(split_script(script))
             row: dict[str, list[Any]] = {
                 "version": [version],
@@ -48,10 +71,6 @@ def _migrate(backend: Backend, session: Session, current: int, client: str) -> N
                 "client": [client],
             }
             session.apply([Insert("dl_schema_versions", row)])
-
-
-def _current(backend: Backend, session: Session) -> int:
-    return _version(session) if backend.find_catalog(session) else 0
 
 
 def _version(session: Session) -> int:

@@ -48,6 +48,8 @@ class Mirror:
     metadata: Metadata
     # When the oldest version that isn't published was ratified.
     waiting_since_ms: int | None
+    # Why nobody may commit to the table, or publish it, here.
+    hold: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,6 @@ def _one(rows: list[Row], name: str) -> Mirror:
 
 
 def _mirror(row: Row) -> Mirror:
-    *values, metadata, waiting_since_ms = row
-    state = (decode_struct(metadata, Metadata), waiting_since_ms)
+    *values, metadata, waiting_since_ms, hold = row
+    state = (decode_struct(metadata, Metadata), waiting_since_ms, hold)
     return Mirror(*(*values, *state))

@@ -44,6 +44,11 @@ class PendingSnapshot(Snapshot):
         """A snapshot without commits of one's own yet."""
         return cls(snapshot._backend, snapshot._head, snapshot.version)
 
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """What tells the table from others; a new one has nothing yet."""
+        return None if self.read_version < 0 else self._base.identity
+
     def history(self, *args: Any, **filters: Any) -> list[Commit]:
         """The ratified commits that the transaction sees."""
         return self._ratified.history(*args, **filters)

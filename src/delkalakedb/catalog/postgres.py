@@ -4,12 +4,13 @@ import select
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
 from psycopg import conninfo, sql
-from psycopg.pq import ConnStatus, TransactionStatus
+from psycopg.pq import Conninfo, ConnStatus, TransactionStatus
 
 from delkalakedb.catalog.backend import (
     Backend,
@@ -18,10 +19,12 @@ from delkalakedb.catalog.backend import (
     Params,
     Row,
     Session,
+    StoredRows,
     UnknownOutcomeError,
     Write,
 )
 from delkalakedb.catalog.pool import Pool
+from delkalakedb.catalog.postgres_dump import dump_tables, dumped_rows
 from delkalakedb.catalog.statements import load_statements
 from delkalakedb.errors import (
     CatalogBusyError,
@@ -114,6 +117,22 @@ class PostgresBackend(Backend):
             with self.reading() as session:
                 ((self._user,),) = session.query("load_user", {})
         return self._user
+
+    def back_up(self, file: Path, tables: Sequence[str]) -> None:
+        schema = sql.Identifier(self._schema).as_string()
+        names = [f"{schema}.{table}" for table in tables]
+        dump_tables(file, names, _environment(self._conninfo))
+
+    @contextmanager
+    def open_backup(self, file: Path) -> Iterator[StoredRows]:
+        with dumped_rows(file, "dl_schema_versions") as dumped:
+            place = dumped.columns.split(", ").index("version")
+            version = max(int(line.split(b"\t")[place]) for line in dumped.lines)
+        yield _PostgresRows(file, version)
+
+    def lock_tables(self, session: Session, tables: Sequence[str]) -> None:
+        # Readers go on, and see the rows as they were.
+        session.script([f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE"])
 
     def warm_up(self) -> None:
         self._bulk_reader()
@@ -243,6 +262,24 @@ def _bulk(write: Write) -> bool:
     return isinstance(write, Insert) and len(write) >= _COPY_ROWS
 
 
+def _environment(conninfo_text: str) -> dict[str, str]:
+    """How to connect, as libpq's programs read it: on no command line."""
+    given = conninfo.conninfo_to_dict(conninfo_text)
+    names = {
+        option.keyword.decode(): option.envvar.decode()
+        for option in Conninfo.get_defaults()
+        if option.envvar
+    }
+    return {names[key]: str(value) for key, value in given.items() if key in names}
+
+
+class _PostgresRows(StoredRows):
+    def copy(self, session: Session, table: str) -> None:
+        assert isinstance(session, _PostgresSession)
+        with dumped_rows(self.file, table) as dumped:
+            session.copy_text(table, dumped.columns, dumped.lines)
+
+
 class _PostgresSession(Session):
     """Writes are held back, so that small ones travel with their COMMIT."""
 
@@ -315,6 +352,14 @@ class _PostgresSession(Session):
             answers.append(cursor.fetchall() if found else [])
             more = cursor.nextset()
         return answers
+
+    def copy_text(self, table: str, columns: str, lines: Iterable[bytes]) -> None:
+        """Write rows as COPY's text format has them."""
+        self.query("load_schema_version", {})
+        statement = f"COPY {table} ({columns}) FROM STDIN"
+        with self._connection.cursor().copy(statement.encode()) as copy:
+            for line in lines:
+                copy.write(line)
 
     def _copy(self, insert: Insert) -> None:
         rows = self.query("load_column_types", {"table": insert.table})

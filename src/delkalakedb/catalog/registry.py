@@ -7,6 +7,8 @@ process.
 
 import atexit
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from delkalakedb.catalog.backend import Backend, load_backend
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from delkalakedb.config import Settings
     from delkalakedb.uri import Uri
 
-__all__ = ["acquire_backend", "release_backend"]
+__all__ = ["acquire_backend", "release_backend", "using_backend"]
 
 _lock = threading.Lock()
 _backends: dict[tuple[object, ...], Backend] = {}
@@ -45,6 +47,16 @@ def release_backend(backend: Backend) -> None:
         for key in [key for key, held in _backends.items() if held is backend]:
             del _backends[key]
     backend.close()
+
+
+@contextmanager
+def using_backend(uri: "Uri", settings: "Settings") -> Iterator[Backend]:
+    """The process's backend for a database, whether it holds a catalog or not."""
+    backend = acquire_backend(uri, settings)
+    try:
+        yield backend
+    finally:
+        release_backend(backend)
 
 
 @atexit.register

@@ -5,7 +5,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from delkalakedb.catalog.backend import (
     Params,
     Row,
     Session,
+    StoredRows,
     Write,
 )
 from delkalakedb.catalog.pool import Pool
@@ -39,6 +40,7 @@ __all__ = ["SqliteBackend"]
 _BATCH_ROWS = 20_000
 # So few that the rows are gone before the garbage collector looks at them again.
 _FETCH_ROWS = 250
+_BACKUP_PAGES = 4096
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _UNAVAILABLE = {
     sqlite3.SQLITE_CANTOPEN,
@@ -131,6 +133,29 @@ class SqliteBackend(Backend):
 
     def db_user(self) -> str | None:
         return None
+
+    def back_up(self, file: Path, tables: Sequence[str]) -> None:
+        """SQLite's online backup, of one state."""
+        with (
+            self._mapped(),
+            self._pool.connection() as source,
+            closing(sqlite3.connect(file)) as target,
+        ):
+            # Within a transaction, or a commit meanwhile would have it begin again.
+            source.execute("BEGIN")
+            try:
+                source.execute("SELECT 1 FROM sqlite_master").fetchall()
+                source.backup(target, pages=_BACKUP_PAGES)
+            finally:
+                source.execute("ROLLBACK")
+            # One file, with no log beside it.
+            target.execute("PRAGMA journal_mode = DELETE")
+
+    @contextmanager
+    def open_backup(self, file: Path) -> Iterator[StoredRows]:
+        uri = f"{file.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as source:
+            yield _SqliteRows(file, _checked_version(file, source), source)
 
     def close(self) -> None:
         self._pool.close()
@@ -248,6 +273,30 @@ def _by_page(
                 yield batch
 
 
+def _checked_version(file: Path, source: sqlite3.Connection) -> int:
+    try:
+        ((problem,), *_) = source.execute("PRAGMA quick_check").fetchall()
+        sql = SqliteBackend.statements["load_schema_version"]
+        ((version,),) = source.execute(sql).fetchall()
+    except sqlite3.Error as error:
+        raise CatalogError(f"{file} can't be restored: {error}") from error
+    if problem != "ok":
+        raise CatalogError(f"{file} can't be restored: it is damaged: {problem}")
+    return int(version)
+
+
+class _SqliteRows(StoredRows):
+    def __init__(self, file: Path, version: int, source: sqlite3.Connection) -> None:
+        super().__init__(file, version)
+        self._source = source
+
+    def copy(self, session: Session, table: str) -> None:
+        assert isinstance(session, _SqliteSession)
+        rows = self._source.execute(f"SELECT * FROM {table}")
+        columns: dict[str, Row] = {column[0]: () for column in rows.description}
+        session.insert(Insert(table, columns).sql("?"), rows)
+
+
 class _SqliteSession(Session):
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
@@ -261,11 +310,15 @@ class _SqliteSession(Session):
     def apply(self, writes: Sequence[Write]) -> None:
         for write in writes:
             if isinstance(write, Insert):
-                self._connection.executemany(write.sql("?"), write.rows())
+                self.insert(write.sql("?"), write.rows())
             else:
                 self._connection.execute(
                     SqliteBackend.statements[write.name], write.params
                 )
+
+    def insert(self, sql: str, rows: Iterable[Row]) -> None:
+        """Write rows as they come."""
+        self._connection.executemany(sql, rows)
 
     def script(self, statements: Iterable[str]) -> None:
         for statement in statements:

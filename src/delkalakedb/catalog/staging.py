@@ -102,13 +102,22 @@ class StagedTable:
         session.apply(writes)
         self.head = head
 
-    def show(self, checkpoint_version: int) -> None:
-        """Make it a table of the catalog, all of it published."""
+    def show(
+        self,
+        checkpoint_version: int,
+        hold: str | None = None,
+        *,
+        published: int | None = None,
+    ) -> None:
+        """Make it a table of the catalog, published so far or, by default, wholly."""
         assert self.head is not None
         version = self.head.version
         key = {"table_id": self.table_id, "version": version}
-        shown = {"name": self.name, "now_ms": int(time.time() * 1000)}
+        now_ms = int(time.time() * 1000)
+        shown = {"name": self.name, "now_ms": now_ms, "hold": hold}
         mirror = key | {"checkpoint_version": checkpoint_version}
+        if published is not None:
+            mirror |= {"version": published}
         with self._creating() as session:
             self._check_name(session)
             params = key | shown | {"token": self._token}
@@ -164,15 +173,25 @@ class StagedTable:
         }
 
 
-def forget_table(catalog: Catalog, name: str, version: int) -> bool:
-    """Forget a published table, if it is at that version still; its files stay."""
+def forget_table(
+    catalog: Catalog, name: str, version: int, *, published: bool = True
+) -> bool:
+    """Forget a table, if it is at that version still; its files stay.
+
+    Args:
+        catalog: where the table is.
+        name: the table.
+        version: what was seen of it.
+        published: only if all of it is in the log.
+    """
     backend = catalog.backend
     with backend.writing() as session:
         if locks := lock_queries(backend, [Staged(name, ())]):
             session.query_many(locks)
         if not session.query("find_table", {"name": name}):
             raise TableNotFoundError(f"{name}: the catalog has no such table")
-        rows = session.query("lock_version", {"name": name, "version": version})
+        params = {"name": name, "version": version, "published": int(published)}
+        rows = session.query("lock_version", params)
         if rows:
             session.apply(_forgetting(rows[0][0]))
     return bool(rows)

@@ -4,14 +4,14 @@ The choice is a fact of the table's head, made when the metadata changes: a writ
 other settings still writes rows for the columns that were chosen.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import msgspec
 
 from delkalakedb.catalog.backend import Insert
-from delkalakedb.model.actions import Add, Metadata, known
+from delkalakedb.model.actions import Metadata, known
 from delkalakedb.model.indexing import Entry, index_entries, partition_entries
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.schema import Column, parse_schema
@@ -19,6 +19,7 @@ from delkalakedb.model.stats import Stats
 from delkalakedb.model.values import TIMES, Kind, kind_of
 
 __all__ = [
+    "COLUMNS_PER_TABLE",
     "TABLES",
     "StatColumn",
     "index_files",
@@ -29,7 +30,7 @@ __all__ = [
 
 TABLES = {Kind.NUMBER: "dl_number_stats", Kind.TEXT: "dl_text_stats"}
 # A column id carries its table in the bits above these.
-_COLUMNS_PER_TABLE = 1 << 16
+COLUMNS_PER_TABLE = 1 << 16
 _TOGETHER = 256
 
 
@@ -93,7 +94,7 @@ def revise(
     for leaf in _chosen(metadata, limit):
         unit = unit_of(leaf)
         if unit is not None and (leaf.physical, unit) not in have:
-            column_id = table_id * _COLUMNS_PER_TABLE + len(result)
+            column_id = table_id * COLUMNS_PER_TABLE + len(result)
             result.append(StatColumn(column_id, leaf.physical, unit, version))
     return tuple(result)
 
@@ -103,7 +104,7 @@ def index_files(
     metadata: Metadata,
     version: int,
     file_ids: Sequence[int],
-    adds: Sequence[Add],
+    partition_values: Sequence[Mapping[str, str | None]],
     stats: Sequence[Stats | None],
 ) -> tuple[tuple[StatColumn, ...], list[Insert]]:
     """The columns with the width classes that the files bring, and the index rows."""
@@ -115,7 +116,7 @@ def index_files(
         leaf = leaves.get((column.physical, column.unit))
         if column.until is None and leaf is not None:
             if leaf.path[0] in partitions:
-                entries = partition_entries(leaf, [a.partition_values for a in adds])
+                entries = partition_entries(leaf, partition_values)
             else:
                 entries = index_entries(leaf, stats)
             classes = rows[column.kind].extend(file_ids, column.column_id, entries)

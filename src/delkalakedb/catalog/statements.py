@@ -19,6 +19,8 @@ _SHARED = (
     "adopt",
     "upkeep",
     "staging",
+    "moving",
+    "care",
 )
 _sql = files(__package__) / "sql"
 

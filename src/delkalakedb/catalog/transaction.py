@@ -1,5 +1,6 @@
 """The one SQL transaction of a ratification; `ratify.py` says what it promises."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -47,10 +48,11 @@ from delkalakedb.model.rebase import (
 )
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 
-__all__ = ["LostError", "Transaction", "check_place", "lock_queries"]
+__all__ = ["LostError", "Transaction", "check_name", "check_place", "lock_queries"]
 
 _Query = tuple[str, dict[str, object]]
 _MAX_NAME_BYTES = 255
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_LOCATION_BYTES = 2000
 
 
@@ -99,6 +101,7 @@ class Transaction:
         if not staged:
             return ()
         self._lock(staged)
+        self._check_identities(staged)
         self._participants = self._find_participants(staged)
         return self._skipped(staged) or tuple(map(self._commit, staged))
 
@@ -131,6 +134,17 @@ class Transaction:
         for name, rows in zip(names, loaded, strict=False):
             head = parse_head(self._session, rows[0]) if rows else None
             self._tables[name] = _Table(head, head.version + 1 if head else 0)
+
+    def _check_identities(self, staged: Sequence[Staged]) -> None:
+        """Nothing goes to a table that has the name of one that is gone."""
+        for commit in staged:
+            head = self._tables[commit.table].head
+            asked = commit.reads.identity
+            if head is not None and asked not in (None, head.identity):
+                raise TableNotFoundError(
+                    f"{commit.table}: the table was renamed or dropped, and another "
+                    "one has its name; open it again"
+                )
 
     def _early_queries(self, staged: Sequence[Staged]) -> dict[str, _Query]:
         """The files at the paths of each table's first commit, where asking is free."""
@@ -176,6 +190,7 @@ class Transaction:
             return self._create(staged)
         if staged.location is not None and staged.reads.version < 0:
             raise TableExistsError(f"{staged.table}: the table exists already")
+        head.check_ours()
         # First: what a winner forbids since is a conflict, not a mistake of the caller.
         winners = self._winners(staged, head, table.first_own)
         if lost := find_conflict(self._session, head, staged, winners):
@@ -355,9 +370,16 @@ def _check_append_only(staged: Staged, head: Head) -> None:
         )
 
 
-def check_place(name: str, location: str) -> None:
-    """Refuse a name or a location that is too long for an index."""
+def check_name(name: str) -> None:
+    """Refuse a name that no URI can have, or that is too long for an index."""
+    if not name or _UNPRINTABLE.search(name):
+        raise DeltaError(f"{name!r}: no table can have that name")
     _check_size("name", name, _MAX_NAME_BYTES)
+
+
+def check_place(name: str, location: str) -> None:
+    """Refuse a name or a location that can't be kept."""
+    check_name(name)
     _check_size("location", location, _MAX_LOCATION_BYTES)
 
 

@@ -45,7 +45,9 @@ def _text(error: Exception, *, debug: bool) -> str:
 def _code(error: Exception) -> int:
     from delkalakedb import errors
 
-    wrong = errors.UriError | errors.ConfigError | errors.PredicateError
+    wrong = (
+        errors.UriError | errors.ConfigError | errors.PredicateError | errors.QueryError
+    )
     if isinstance(error, wrong):
         return USAGE
     if isinstance(error, errors.CatalogUnavailableError):

@@ -1,17 +1,25 @@
-"""Commands that look at tables: `tables`, `history`, `files`."""
+"""Commands that look at tables: `tables`, `describe`, `schema`, `history`, `files`."""
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from delkalakedb.cli.app import App, command, pass_app
 from delkalakedb.cli.options import TABLE, TIME, at_options, where_option
 
-__all__ = ["files", "history", "tables"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delkalakedb import Snapshot
+
+__all__ = ["describe", "files", "history", "schema", "tables"]
 
 _JSON_COLUMNS = ("partition_values", "tags", "deletion_vector")
 _INTERNAL_COLUMNS = ("null_fields", "extra", "file_id")
+_COLUMN_FIELDS = ("name", "type", "nullable", "partition", "comment")
 
 
 @command(epilog="Example: deltasql tables --output json")
@@ -27,6 +35,119 @@ def tables(app: App) -> None:
         ]
     columns = ("name", "version", "timestamp_ms", "num_files", "size_bytes", "location")
     app.output.records(records, columns)
+
+
+@command(epilog="Example: deltasql describe sales --version 3")
+@click.argument("table", type=TABLE)
+@at_options
+@pass_app
+def describe(
+    app: App, table: str, version: int | None, timestamp_ms: int | None
+) -> None:
+    """Say all there is to know of TABLE, and how far its mirror has come."""
+    from delkalakedb.mirror.status import load_statuses
+
+    with app.connect() as catalog:
+        snapshot = catalog.snapshot(table, version, timestamp_ms=timestamp_ms)
+        (mirror,) = load_statuses(catalog, table)
+        record = _description(snapshot) | {
+            "mirror_state": mirror.state,
+            "published_version": mirror.published_version,
+            "versions_behind": mirror.versions_behind,
+            "seconds_behind": round(mirror.seconds_behind, 3),
+        }
+    columns = _columns(snapshot)
+    shown = [name for name, value in record.items() if value not in (None, [], {})]
+    app.output.record(record | {"columns": columns}, shown)
+    if app.kind == "text":
+        app.output.lines([""], "line")
+        app.output.records(columns, _COLUMN_FIELDS)
+
+
+def _description(snapshot: "Snapshot") -> dict[str, Any]:
+    from delkalakedb.redaction import redact
+
+    table = snapshot.table
+    last = next(iter(snapshot.history(1)), None)
+    return {
+        "name": table.name,
+        "description": table.description,
+        "id": table.id,
+        "location": redact(table.location),
+        "format": snapshot.metadata.format.provider,
+        "created_time_ms": table.created_time_ms,
+        "version": table.version,
+        "timestamp_ms": table.timestamp_ms,
+        "operation": None if last is None else last.operation,
+        "partition_columns": list(table.partition_columns),
+        "num_files": table.num_files,
+        "size_bytes": table.size_bytes,
+        "num_records": snapshot.num_records(),
+        "min_reader_version": table.min_reader_version,
+        "min_writer_version": table.min_writer_version,
+        "features": sorted({*table.reader_features, *table.writer_features}),
+        "properties": table.configuration,
+    }
+
+
+@command(epilog="Example: deltasql schema sales --ddl")
+@click.argument("table", type=TABLE)
+@click.option("--ddl", is_flag=True, help="As SQL, which create --schema takes.")
+@click.option(
+    "--delta", is_flag=True, help="As Delta's JSON, which create --schema-file takes."
+)
+@at_options
+@pass_app
+def schema(
+    app: App,
+    table: str,
+    ddl: bool,
+    delta: bool,
+    version: int | None,
+    timestamp_ms: int | None,
+) -> None:
+    """List the columns of TABLE."""
+    with app.connect() as catalog:
+        snapshot = catalog.snapshot(table, version, timestamp_ms=timestamp_ms)
+    if ddl and delta:
+        raise click.UsageError("give either --ddl or --delta")
+    if ddl:
+        _show_ddl(app, snapshot)
+    elif delta:
+        app.output.lines([snapshot.metadata.schema_string], "schema")
+    else:
+        app.output.records(_columns(snapshot), _COLUMN_FIELDS)
+
+
+def _show_ddl(app: App, snapshot: "Snapshot") -> None:
+    from delkalakedb.model.ddl import format_ddl, parse_ddl
+    from delkalakedb.model.schema import parse_schema
+
+    columns = snapshot.table.schema
+    ddl = format_ddl(columns)
+    if app.kind == "text":
+        app.output.lines(ddl.split("\n"), "ddl")
+    else:
+        app.output.lines([ddl], "ddl")
+    if parse_schema(parse_ddl(ddl)) != columns:
+        app.say("SQL can't say all of this schema; --delta does")
+
+
+def _columns(snapshot: "Snapshot") -> list[dict[str, Any]]:
+    from delkalakedb.model.ddl import format_type
+
+    written = json.loads(snapshot.metadata.schema_string)["fields"]
+    return [
+        {
+            "name": field.name,
+            "type": format_type(field),
+            "nullable": field.nullable,
+            "partition": field.name in snapshot.table.partition_columns,
+            "comment": field.metadata.get("comment"),
+            "field": as_written,
+        }
+        for field, as_written in zip(snapshot.table.schema.fields, written, strict=True)
+    ]
 
 
 @command(epilog="Example: deltasql history sales --operation MERGE --limit 5")
@@ -59,24 +180,55 @@ def history(app: App, /, table: str, **filters: Any) -> None:
 @command(epilog="Example: deltasql files sales --where \"day >= '2026-01-01'\"")
 @click.argument("table", type=TABLE)
 @where_option("Only files that may hold such a row.")
+@click.option("--limit", type=click.IntRange(min=0), help="Show at most so many files.")
 @at_options
 @pass_app
 def files(
     app: App,
     table: str,
     where: str | None,
+    limit: int | None,
     version: int | None,
     timestamp_ms: int | None,
 ) -> None:
-    """List the data files of TABLE that a query would read."""
+    """List the data files of TABLE that a query would read, and say how many.
+
+    They are listed as they are found, however many there are.
+    """
     columns = ("path", "size_bytes", "num_records", "partition_values", "added_version")
     with app.connect() as catalog:
         snapshot = catalog.snapshot(table, version, timestamp_ms=timestamp_ms)
-        found = [_file(r) for batch in snapshot.files(where) for r in batch.to_pylist()]
-    app.output.records(found, columns)
-    if where:
-        total = snapshot.table.num_files
-        app.say(f"{len(found)} of {total} files would be read")
+        found = _Files(snapshot.files(where))
+        app.output.records(islice(found.records(), limit), columns)
+        if where is None and limit is None:
+            return
+        found.count_rest()
+    every = snapshot.table
+    app.say(
+        f"{found.count} of {every.num_files} files would be read: "
+        f"{found.size_bytes} of {every.size_bytes} bytes"
+    )
+
+
+class _Files:
+    """Files as records, counted on the way."""
+
+    def __init__(self, batches: "pa.RecordBatchReader") -> None:
+        self._batches = batches
+        self.count = self.size_bytes = 0
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        for batch in self._batches:
+            self._count(batch)
+            yield from map(_file, batch.to_pylist())
+
+    def count_rest(self) -> None:
+        for batch in self._batches:
+            self._count(batch)
+
+    def _count(self, batch: "pa.RecordBatch") -> None:
+        self.count += batch.num_rows
+        self.size_bytes += sum(batch["size_bytes"].to_pylist())
 
 
 def _file(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,19 @@ import os
 
 import click
 
-from delkalakedb.cli import looking
+from delkalakedb.cli import (
+    backup,
+    care,
+    completion,
+    data,
+    expiring,
+    looking,
+    migration,
+    mirror,
+    operate,
+    shell,
+    tables,
+)
 from delkalakedb.cli.app import App, Root
 
 __all__ = ["cli", "main"]
@@ -36,7 +48,51 @@ def cli(ctx: click.Context, catalog: str | None, config: str | None) -> None:
     ctx.ensure_object(App).uri = catalog
 
 
-cli.add_section("Tables", looking.tables, looking.history, looking.files)
+cli.add_section(
+    "Tables",
+    tables.init,
+    looking.tables,
+    tables.create,
+    looking.describe,
+    looking.schema,
+    looking.history,
+    looking.files,
+    tables.rename,
+    tables.set_,
+    tables.unset,
+    tables.drop,
+)
+cli.add_section(
+    "Data", data.head, data.query, shell.shell, data.append, data.export, data.diff
+)
+cli.add_section(
+    "Migrate",
+    migration.import_,
+    migration.convert,
+    migration.sync,
+    migration.copy,
+    migration.detach,
+)
+cli.add_section(
+    "Operate",
+    mirror.mirror,
+    operate.verify,
+    operate.optimize,
+    expiring.vacuum,
+    operate.checkpoint,
+    operate.restore,
+    expiring.retention,
+)
+cli.add_section(
+    "Catalog",
+    care.stats,
+    care.doctor,
+    care.audit,
+    care.upgrade,
+    backup.backup,
+    backup.restore_catalog,
+    completion.completion,
+)
 
 
 def main() -> None:

@@ -10,11 +10,13 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice, zip_longest
 from typing import IO, Any, Literal
 
 __all__ = ["FORMATS", "Output"]
 
 FORMATS = ("text", "json", "csv")
+_PAGE_ROWS = 1000
 
 Record = Mapping[str, Any]
 
@@ -25,6 +27,13 @@ class Output:
     def __init__(self, kind: str, stream: IO[str]) -> None:
         self.kind = kind
         self.stream = stream
+
+    def rows(self, rows: Iterable[Record], columns: Sequence[str]) -> None:
+        """Write rows of a table: what a column means is not known from its name."""
+        if self.kind == "text":
+            _write_text(rows, columns, self.stream, as_named=False)
+        else:
+            self.records(rows, columns)
 
     def records(self, records: Iterable[Record], columns: Sequence[str]) -> None:
         """Write records; `columns` are those that text and CSV show, in order."""
@@ -82,14 +91,32 @@ def _write_lines(record: Record, columns: Sequence[str], stream: IO[str]) -> Non
 
 
 def _write_text(
-    records: Iterable[Record], columns: Sequence[str], stream: IO[str]
+    records: Iterable[Record],
+    columns: Sequence[str],
+    stream: IO[str],
+    *,
+    as_named: bool = True,
 ) -> None:
-    shown = list(records)
-    headers = [_header(column) for column in columns]
-    rows = [[_human_text(c, record[c]) for c in columns] for record in shown]
-    numbers = [all(isinstance(r[c], int) for r in shown) for c in columns]
+    headers = [_header(column) if as_named else column for column in columns]
+    names = columns if as_named else [""] * len(columns)
     write = _write_table if stream.isatty() else _write_aligned
-    write(headers, rows, numbers, stream)
+    for shown in _pages(records):
+        rows = [
+            [_human_text(n, record[c]) for n, c in zip(names, columns, strict=True)]
+            for record in shown
+        ]
+        numbers = [all(isinstance(r[c], int) for r in shown) for c in columns]
+        write(headers, rows, numbers, stream)
+        headers = []
+
+
+def _pages(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """As many as are aligned with each other, of a list of any length; one at least."""
+    left = iter(records)
+    page = list(islice(left, _PAGE_ROWS))
+    yield page
+    while page := list(islice(left, _PAGE_ROWS)):
+        yield page
 
 
 def _write_table(
@@ -102,8 +129,10 @@ def _write_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header, number in zip(headers, numbers, strict=True):
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", show_header=bool(headers)
+    )
+    for header, number in zip_longest(headers, numbers, fillvalue=""):
         justify: Literal["left", "right"] = "right" if number else "left"
         table.add_column(Text(header), justify=justify, overflow="fold")
     for row in rows:
@@ -118,7 +147,7 @@ def _write_aligned(
     numbers: Sequence[bool],
     stream: IO[str],
 ) -> None:
-    lines = [headers, *rows]
+    lines = [headers, *rows] if headers else rows
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = _aligned(line, widths, numbers)

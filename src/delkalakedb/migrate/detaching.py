@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 
 from delkalakedb.catalog import Catalog, connect
+from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.catalog.staging import forget_table
-from delkalakedb.errors import MirrorError, ProtocolError
+from delkalakedb.errors import MirrorError
 from delkalakedb.mirror.checkpoint import write_checkpoint
+from delkalakedb.mirror.fence import unfence
 from delkalakedb.mirror.last_checkpoint import write_last_checkpoint
 from delkalakedb.mirror.publish import publish
 from delkalakedb.mirror.report import Report
@@ -72,29 +74,43 @@ def detach_from(
     *,
     deep: bool = False,
     storage_options: Mapping[str, str] | None = None,
+    dry_run: bool = False,
 ) -> Detached:
-    """The same for an open catalog."""
-    location = catalog.table(name).location
-    store = open_store(location, storage_options)
+    """The same for an open catalog; `dry_run` only verifies."""
+    head = catalog.log(name).head()
+    store = open_store(head.location, storage_options)
+    if dry_run:
+        report = _verified(catalog, name, store, deep)
+        return Detached(name, head.location, head.version, report)
+    if head.hold is not None:
+        return _forgotten(catalog, head)
+    version = publish(catalog, name, storage_options)
+    if is_fenced(head.protocol):
+        # Looked at first: what can't be detached stays fenced.
+        _verified(catalog, name, store, deep)
+        version = unfence(catalog, name, storage_options)
     for _ in range(_ATTEMPTS):
-        _refuse_fenced(catalog, name)
-        version = publish(catalog, name, storage_options)
         _complete_log(catalog, name, store, version)
-        report = verify(catalog, name, store, deep=deep)
-        if not report.ok:
-            raise MirrorError(f"{name} isn't detached: {report}")
+        report = _verified(catalog, name, store, deep)
         if forget_table(catalog, name, version):
-            return Detached(name, location, version, report)
+            return Detached(name, head.location, version, report)
+        version = publish(catalog, name, storage_options)
     raise MirrorError(f"{name} isn't detached: others write to it without a pause")
 
 
-def _refuse_fenced(catalog: Catalog, name: str) -> None:
-    if is_fenced(catalog.snapshot(name).protocol):
-        raise ProtocolError(
-            f"{name} isn't detached: it is fenced (feature catalogManaged), so that "
-            "nobody could write to it without this catalog, and few could read it. "
-            "Copy it to a table that isn't fenced, and detach that"
-        )
+def _forgotten(catalog: Catalog, head: Head) -> Detached:
+    """Others write the log of a table that is held, and see to it."""
+    published, ratified, _ = catalog.mirror_state(head.name)
+    forget_table(catalog, head.name, head.version, published=False)
+    report = Report(head.name, ratified, published, versions_checked=0)
+    return Detached(head.name, head.location, head.version, report)
+
+
+def _verified(catalog: Catalog, name: str, store: Store, deep: bool) -> Report:
+    report = verify(catalog, name, store, deep=deep)
+    if not report.ok:
+        raise MirrorError(f"{name} isn't detached: {report}")
+    return report
 
 
 def _complete_log(catalog: Catalog, name: str, store: Store, version: int) -> None:

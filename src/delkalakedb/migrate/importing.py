@@ -5,10 +5,8 @@ while others may go on writing; what they write meanwhile is staged, too. Then t
 table is shown, in one transaction, and what came in between is adopted.
 """
 
-import gc
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,8 +22,10 @@ from delkalakedb.mirror.foreign import adopt
 from delkalakedb.mirror.report import Report
 from delkalakedb.mirror.verify import verify
 from delkalakedb.model.fencing import is_fenced
+from delkalakedb.model.replay import Replay
 from delkalakedb.storage import Store, open_store
-from delkalakedb.storage.segment import LOG, LogFiles, list_log
+from delkalakedb.storage.reading import Reading
+from delkalakedb.storage.segment import LOG, LogFiles, list_log, list_newer
 from delkalakedb.uri import Uri, parse_uri, require_table
 
 __all__ = ["ImportProgress", "Imported", "import_into", "import_table"]
@@ -34,6 +34,7 @@ _STAGED_COMMIT = re.compile(rf"{LOG}/_staged_commits/(\d{{20}})\.")
 # Differences that are looked at: foreign commits count among them, and are no mistake.
 _LOOKED_AT = 1000
 _SHOWN = 10
+_HERE = Reading()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +117,44 @@ def import_into(
     history: bool = True,
     deep: bool = False,
     progress: Tell | None = None,
+    hold: str | None = None,
+    reading: Reading = _HERE,
 ) -> Imported:
-    """The same for an open catalog and the store at the table's location."""
+    """The same for an open catalog and the store at the table's location.
+
+    `hold` is why nobody may commit to a table that comes in, `reading` who reads it.
+    """
     found = find_table_at(catalog, store.url)
     if found is not None and found != name:
         raise TableExistsError(f"{name}: its location belongs to table {found}")
-    versions = 0
+    versions, replay = 0, None
     if found is None:
-        versions = _stage(catalog, name, store, history, progress or _say_nothing)
-    adopted = adopt(catalog, name, store)
-    return _imported(catalog, name, store, versions, len(adopted), deep)
+        tell = progress or _say_nothing
+        given = (history, tell, hold, reading)
+        versions, replay = _stage(catalog, name, store, *given)
+    adopted = len(adopt(catalog, name, store))
+    report = verify(
+        catalog,
+        name,
+        store,
+        deep=deep,
+        limit=_LOOKED_AT,
+        replay=replay,
+        reading=reading,
+    )
+    return _imported(catalog, report, versions, adopted)
 
 
 def _stage(
-    catalog: Catalog, name: str, store: Store, history: bool, progress: Tell
-) -> int:
-    """Stage the whole log and show it; how many versions."""
+    catalog: Catalog,
+    name: str,
+    store: Store,
+    history: bool,
+    progress: Tell,
+    hold: str | None,
+    reading: Reading,
+) -> tuple[int, Replay | None]:
+    """Stage the whole log and show it; how many versions, and what they came to."""
     log = list_log(store)
     source = choose_source(log, history=history)
     staged = StagedTable(catalog, name, store.url, source.key)
@@ -139,13 +162,12 @@ def _stage(
     def tell(head: Head) -> None:
         progress(ImportProgress(head.version, log.latest, head.num_files))
 
-    loader = Loader(catalog, staged, store, tell)
+    loader = Loader(catalog, staged, store, tell, reading)
     try:
-        with _without_collection():
-            loader.load_base(source, log)
-            while staged.head is None or staged.head.version < log.latest:
-                loader.load_commits(log)
-                log = list_log(store)
+        loader.load_base(source, log)
+        while staged.head is None or staged.head.version < log.latest:
+            loader.load_commits(log)
+            log = list_newer(store, log)
         loader.check()
         _check_whole(store, staged.head, log)
     except (ProtocolError, CodecError) as error:
@@ -153,20 +175,8 @@ def _stage(
         error.args = (f"{name} can't be imported: {error}",)
         raise
     version = staged.head.version
-    staged.show(max((v for v in log.checkpoints if v <= version), default=-1))
-    return version - source.first + 1
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Rows by the thousand and no cycles: the collector would only look at them all."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    staged.show(max((v for v in log.checkpoints if v <= version), default=-1), hold)
+    return version - source.first + 1, loader.replay
 
 
 def _check_whole(store: Store, head: Head, log: LogFiles) -> None:
@@ -182,15 +192,14 @@ def _check_whole(store: Store, head: Head, log: LogFiles) -> None:
 
 
 def _imported(
-    catalog: Catalog, name: str, store: Store, versions: int, adopted: int, deep: bool
+    catalog: Catalog, report: Report, versions: int, adopted: int
 ) -> Imported:
-    report = verify(catalog, name, store, deep=deep, limit=_LOOKED_AT)
-    head = catalog.log(name).head(report.published_version)
+    head = catalog.log(report.table).head(report.published_version)
     found = [d for d in report.differences if d.version <= head.version]
     newer = {d.version for d in report.differences} - {d.version for d in found}
     complete = report.complete and len(found) <= _SHOWN
     return Imported(
-        table=name,
+        table=report.table,
         location=head.location,
         first_version=head.first_version,
         version=head.version,

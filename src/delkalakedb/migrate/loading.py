@@ -4,11 +4,14 @@ Each part is one transaction. Killed between two of them, the next one goes on f
 head that the last left: within a checkpoint by counting its rows, after it by version.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+
+import pyarrow as pa
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.adopt import Entry, indexed
+from delkalakedb.catalog.base import batch_writes
 from delkalakedb.catalog.commit import Actor
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.history import base_writes, history_writes, state_rows
@@ -18,9 +21,11 @@ from delkalakedb.errors import DeltaError, ProtocolError
 from delkalakedb.migrate.source import Source, read_entries
 from delkalakedb.model.actions import Action, Add, Metadata, Protocol, Remove, dv_id
 from delkalakedb.model.protocol import check_actions, check_readable
-from delkalakedb.model.replay import FileKey
-from delkalakedb.storage import Store
+from delkalakedb.model.replay import FileKey, Replay
+from delkalakedb.storage import ObjectMeta, Store
 from delkalakedb.storage.checkpoint import read_checkpoint
+from delkalakedb.storage.columns import Part
+from delkalakedb.storage.reading import Reading
 from delkalakedb.storage.segment import LogFiles
 
 __all__ = ["Loader"]
@@ -41,12 +46,16 @@ class Loader:
         staged: StagedTable,
         store: Store,
         tell: Callable[[Head], None],
+        reading: Reading,
     ) -> None:
         self._staged = staged
         self._store = store
         self._tell = tell
+        self._reading = reading
         self._actor = Actor(catalog.backend.db_user(), None, None, CLIENT)
         self._limit = catalog.settings.stats.indexed_columns
+        # What the commits come to, where they are all there is and all read here.
+        self.replay: Replay | None = None
 
     def load_base(self, source: Source, log: LogFiles) -> None:
         """The first version, from its checkpoint, unless it is there."""
@@ -57,10 +66,12 @@ class Loader:
         first = self._first_entry(source.first, log)
         if head is None:
             self._write_state(source, read_checkpoint(self._store, paths, _FILELESS))
-        files = _others(read_checkpoint(self._store, paths, _FILES), first.actions)
-        for part in _parts(files, self._head.next_file):
+        said = {_key(a) for a in first.actions if isinstance(a, Add | Remove)}
+        parts = self._reading.files(self._store, paths, _FILES, said)
+        for part in _remaining(parts, self._head.next_file):
+            write = batch_writes if isinstance(part, pa.RecordBatch) else base_writes
             with self._staged.writing() as session:
-                head, writes = base_writes(self._head, part)
+                head, writes = write(self._head, part)
                 self._staged.write(session, head, writes)
             self._tell(head)
         self._write([first])
@@ -69,8 +80,10 @@ class Loader:
         """The versions that the log has and the table hasn't."""
         head = self._staged.head
         first = head.version + 1 if head else 0
+        if head is None and not log.checkpoints:
+            self.replay = Replay()
         commits = ((v, log.commits[v]) for v in range(first, log.latest + 1))
-        for entries in _groups(read_entries(self._store, commits)):
+        for entries in _groups(self._read(commits)):
             if self._staged.head is None:
                 self._begin(entries[0])
             self._write(entries)
@@ -80,6 +93,9 @@ class Loader:
         head = self._head
         check_actions((head.protocol, head.metadata), None, None, head.version)
 
+    def _read(self, commits: Iterable[tuple[int, ObjectMeta]]) -> Iterator[Entry]:
+        return read_entries(self._store, commits, self._reading)
+
     @property
     def _head(self) -> Head:
         assert self._staged.head is not None
@@ -88,7 +104,7 @@ class Loader:
     def _first_entry(self, version: int, log: LogFiles) -> Entry:
         """The commit of the first version; one without actions where it is gone."""
         if version in log.commits:
-            return next(read_entries(self._store, [(version, log.commits[version])]))
+            return next(self._read([(version, log.commits[version])]))
         return Entry(version, (), log.times_ms()[version], None)
 
     def _begin(self, entry: Entry) -> None:
@@ -135,6 +151,8 @@ class Loader:
     def _write(self, entries: list[Entry]) -> None:
         for entry in entries:
             self._check_entry(entry)
+            if self.replay is not None:
+                self.replay.apply(entry.version, entry.actions)
         with self._staged.writing() as session:
             head, writes = history_writes(
                 session, self._head, entries, self._actor, self._limit
@@ -143,34 +161,29 @@ class Loader:
         self._tell(head)
 
     def _check_entry(self, entry: Entry) -> None:
-        for kind in (Protocol, Metadata):
-            found = [action for action in entry.actions if isinstance(action, kind)]
-            if len(found) > 1:
+        state = [a for a in entry.actions if isinstance(a, Protocol | Metadata)]
+        for kind, count in Counter(map(type, state)).items():
+            if count > 1:
                 raise ProtocolError(
-                    f"{self._store.url}: version {entry.version} has {len(found)} "
+                    f"{self._store.url}: version {entry.version} has {count} "
                     f"{kind.__name__} actions"
                 )
-            for action in found:
-                if isinstance(action, Protocol):
-                    check_readable(action)
-
-
-def _others(files: Iterable[Action], commit: Iterable[Action]) -> Iterator[Action]:
-    """The file actions that a commit says nothing of."""
-    said = {_key(a) for a in commit if isinstance(a, Add | Remove)}
-    for action in files:
-        if isinstance(action, Add | Remove) and _key(action) not in said:
-            yield action
+        for action in state:
+            if isinstance(action, Protocol):
+                check_readable(action)
 
 
 def _key(action: Add | Remove) -> FileKey:
     return action.path, dv_id(action)
 
 
-def _parts(actions: Iterator[Action], done: int) -> Iterator[list[Action]]:
-    remaining = islice(actions, done, None)
-    while part := list(islice(remaining, _TOGETHER)):
-        yield part
+def _remaining(parts: Iterable[Part], done: int) -> Iterator[Part]:
+    """What comes after the rows that are there already."""
+    for part in parts:
+        rest = part[done:]
+        done -= len(part) - len(rest)
+        if len(rest):
+            yield rest
 
 
 def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

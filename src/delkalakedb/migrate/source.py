@@ -1,22 +1,18 @@
 """What of a `_delta_log` is to be imported, and how it is read."""
 
 import hashlib
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import tee
 
 from delkalakedb.catalog.adopt import Entry
 from delkalakedb.errors import CodecError, DeltaError
 from delkalakedb.model.codec import decode_commit
 from delkalakedb.storage import ObjectMeta, Store
+from delkalakedb.storage.reading import Reading
 from delkalakedb.storage.segment import LogFiles
 
 __all__ = ["Source", "choose_source", "read_entries"]
-
-# What one thread reads in one go, and how many do.
-_READ_FILES, _READ_BYTES = 64, 4_000_000
-_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,50 +50,13 @@ def choose_source(log: LogFiles, *, history: bool) -> Source:
 
 
 def read_entries(
-    store: Store, commits: Iterable[tuple[int, ObjectMeta]]
+    store: Store, commits: Iterable[tuple[int, ObjectMeta]], reading: Reading
 ) -> Iterator[Entry]:
-    """The commits, in order; from a remote store the next ones are read meanwhile."""
-    if store.url.startswith("file:"):
-        for version, meta in commits:
-            yield _entry(store, version, meta, store.get(meta.path))
-        return
-    with ThreadPoolExecutor(_THREADS, "import") as pool:
-        for batch, data in _read_ahead(store, commits, pool):
-            for (version, meta), body in zip(batch, data, strict=True):
-                yield _entry(store, version, meta, body)
-
-
-_Batch = Sequence[tuple[int, ObjectMeta]]
-
-
-def _read_ahead(
-    store: Store, commits: Iterable[tuple[int, ObjectMeta]], pool: ThreadPoolExecutor
-) -> Iterator[tuple[_Batch, list[bytes]]]:
-    waiting: deque[tuple[_Batch, Future[list[bytes]]]] = deque()
-    for batch in _batches(commits):
-        waiting.append((batch, pool.submit(_read, store, batch)))
-        if len(waiting) > _THREADS:
-            done, future = waiting.popleft()
-            yield done, future.result()
-    for done, future in waiting:
-        yield done, future.result()
-
-
-def _batches(commits: Iterable[tuple[int, ObjectMeta]]) -> Iterator[_Batch]:
-    batch: list[tuple[int, ObjectMeta]] = []
-    size_bytes = 0
-    for version, meta in commits:
-        batch.append((version, meta))
-        size_bytes += meta.size_bytes
-        if len(batch) >= _READ_FILES or size_bytes >= _READ_BYTES:
-            yield batch
-            batch, size_bytes = [], 0
-    if batch:
-        yield batch
-
-
-def _read(store: Store, batch: _Batch) -> list[bytes]:
-    return [store.get(meta.path) for _, meta in batch]
+    """The commits, in order."""
+    commits, listed = tee(commits)
+    bodies = reading.commits(store, (meta for _, meta in listed))
+    for (version, meta), data in zip(commits, bodies, strict=True):
+        yield _entry(store, version, meta, data)
 
 
 def _entry(store: Store, version: int, meta: ObjectMeta, data: bytes) -> Entry:

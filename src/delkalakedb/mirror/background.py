@@ -15,7 +15,12 @@ from dataclasses import dataclass, field
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.outbox import Outbox
-from delkalakedb.errors import CatalogError, MirrorError, StorageError
+from delkalakedb.errors import (
+    CatalogError,
+    MirrorError,
+    StorageError,
+    TableNotFoundError,
+)
 from delkalakedb.mirror.publish import publish_table, stores_with
 from delkalakedb.mirror.upkeep import due_checkpoint, make_checkpoint
 
@@ -104,7 +109,7 @@ class _Background:
                 return None
         except (StorageError, CatalogError) as error:
             _log.warning("%s: not published yet: %s", job.name, error)
-        except MirrorError as error:
+        except (MirrorError, TableNotFoundError) as error:
             _log.error("%s", error)
             return None
         return time.monotonic() + retry.backoff_initial

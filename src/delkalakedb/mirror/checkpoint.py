@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.head import Head
+from delkalakedb.errors import MirrorError
 from delkalakedb.mirror.checkpoint_rows import Layout, mixed_rows
 from delkalakedb.mirror.checkpoint_state import load_file_rows, load_others
 from delkalakedb.model.actions import CheckpointMetadata, Metadata, Sidecar
@@ -77,7 +78,12 @@ def checkpoint_due(published: int, last_checkpoint: int, interval: int) -> int |
 
 
 def write_checkpoint(
-    catalog: Catalog, name: str, version: int, store: Store, now_ms: int
+    catalog: Catalog,
+    name: str,
+    version: int,
+    store: Store,
+    now_ms: int,
+    table_id: int | None = None,
 ) -> Checkpoint:
     """Write a version's checkpoint; its commit must be published already.
 
@@ -90,8 +96,11 @@ def write_checkpoint(
         version: what to write.
         store: the table's location.
         now_ms: the time that tells which tombstones have expired.
+        table_id: the table's id, in case another one has the name by now.
     """
     head = catalog.log(name).head(version)
+    if table_id not in (None, head.table_id):
+        raise MirrorError(f"{name}: another table has that name now")
     with TemporaryDirectory(prefix="checkpoint-") as folder:
         target = _Target(store, Path(folder) / "rows.parquet")
         write = _write_v2 if _is_v2(head) else _write_v1

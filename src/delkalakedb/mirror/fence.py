@@ -1,16 +1,19 @@
-"""Fence a table that is there already."""
+"""Fence a table that is there already, or take its fence away."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from delkalakedb.catalog import Catalog, connect
 from delkalakedb.mirror.publish import publish
-from delkalakedb.model.actions import CommitInfo
+from delkalakedb.model.actions import CommitInfo, Metadata, Protocol
 from delkalakedb.model.codec import encode_struct
-from delkalakedb.model.fencing import fenced, is_fenced
+from delkalakedb.model.fencing import fenced, is_fenced, unfenced
+from delkalakedb.model.protocol import DROP_FEATURE
 from delkalakedb.model.txnlog import Reads, Staged
 from delkalakedb.uri import parse_uri, require_table
 
-__all__ = ["fence", "fence_uri"]
+__all__ = ["fence", "fence_uri", "unfence"]
+
+_Options = Mapping[str, str] | None
 
 
 def fence_uri(uri: str, *, storage_options: Mapping[str, str] | None = None) -> int:
@@ -25,22 +28,34 @@ def fence_uri(uri: str, *, storage_options: Mapping[str, str] | None = None) -> 
         return fence(catalog, require_table(parsed), storage_options)
 
 
-def fence(
-    catalog: Catalog, name: str, storage_options: Mapping[str, str] | None = None
-) -> int:
+def fence(catalog: Catalog, name: str, storage_options: _Options = None) -> int:
     """The same for an open catalog.
 
     What was ratified before is published first: a foreign commit is found while it can
     still be adopted.
     """
     publish(catalog, name, storage_options)
-    state = catalog.log(name).state()
-    if not is_fenced(state.protocol):
-        protocol, metadata = fenced(state.protocol, state.metadata)
-        info = {
-            "operation": "UPGRADE PROTOCOL",
-            "operationParameters": {"newProtocol": encode_struct(protocol).decode()},
-        }
-        actions = (CommitInfo(info), protocol, metadata)
-        catalog.commit(Staged(name, actions, Reads(version=state.version)))
+    if not is_fenced(catalog.log(name).state().protocol):
+        _change(catalog, name, fenced, "UPGRADE PROTOCOL")
     return publish(catalog, name, storage_options)
+
+
+def unfence(catalog: Catalog, name: str, storage_options: _Options = None) -> int:
+    """Let other writers in again; the newest version in the log."""
+    if is_fenced(catalog.log(name).state().protocol):
+        _change(catalog, name, unfenced, DROP_FEATURE)
+    return publish(catalog, name, storage_options)
+
+
+def _change(
+    catalog: Catalog,
+    name: str,
+    rule: Callable[[Protocol, Metadata], tuple[Protocol, Metadata]],
+    operation: str,
+) -> None:
+    state = catalog.log(name).state()
+    protocol, metadata = rule(state.protocol, state.metadata)
+    said = {"newProtocol": encode_struct(protocol).decode()}
+    info = CommitInfo({"operation": operation, "operationParameters": said})
+    actions = (info, protocol, metadata)
+    catalog.commit(Staged(name, actions, Reads(version=state.version)))

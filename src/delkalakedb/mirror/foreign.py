@@ -97,6 +97,7 @@ def discard(catalog: Catalog, name: str, store: Store) -> tuple[str, ...]:
     there before the first file goes, and the newest version goes first, so that a
     reader never meets a gap and a call that was cut short can be made again.
     """
+    catalog.log(name).head().check_ours()
     with hold_mirror(catalog, name) as lease:
         published = lease.mirror.published_version
         files = list(_list_log(store))

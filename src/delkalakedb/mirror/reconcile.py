@@ -108,8 +108,11 @@ class Reconciler:
 
     def _mirrors(self) -> list[Mirror]:
         if self._table is not None:
-            return [self._outbox.load(self._table)]
-        return self._outbox.load_all()
+            mirrors = [self._outbox.load(self._table)]
+        else:
+            mirrors = self._outbox.load_all()
+        # Others publish a table that is held.
+        return [mirror for mirror in mirrors if mirror.hold is None]
 
     def _pass(self, workers: ThreadPoolExecutor, maker: ThreadPoolExecutor) -> None:
         for key in [key for key, task in self._busy.items() if task.done()]:

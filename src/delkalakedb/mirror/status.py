@@ -11,7 +11,7 @@ from delkalakedb.uri import Uri, parse_uri
 
 __all__ = ["MirrorState", "MirrorStatus", "load_statuses", "status", "status_of"]
 
-MirrorState = Literal["pending", "published", "failed", "diverged"]
+MirrorState = Literal["pending", "published", "failed", "diverged", "held"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,9 @@ class MirrorStatus:
         published_version: the newest version in the log; -1 for none.
         versions_behind: how many versions wait to be published.
         seconds_behind: how long the oldest of them has been waiting.
-        state: `published`, `pending`, `failed` (it is tried again), or `diverged`
-            (someone else writes to the log; publishing stands still).
+        state: `published`, `pending`, `failed` (it is tried again), `diverged`
+            (someone else writes to the log; publishing stands still), or `held` (the
+            table is followed here, or another catalog has it).
         attempts: failures in a row.
         last_error: what the last of them said.
         next_try_ms: when it is tried again.
@@ -86,6 +87,8 @@ def status_of(mirror: Mirror, now_ms: float) -> MirrorStatus:
 
 def _state(mirror: Mirror, behind: int) -> MirrorState:
     """What is stored of it is how the last attempt ended."""
+    if mirror.hold is not None:
+        return "held"
     if mirror.state == "diverged":
         return "diverged"
     if not behind:

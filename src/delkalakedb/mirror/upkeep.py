@@ -50,7 +50,9 @@ def make_checkpoint(
         return None
     now_ms = int(time.time() * 1000)
     try:
-        checkpoint = write_checkpoint(catalog, mirror.name, version, store, now_ms)
+        checkpoint = write_checkpoint(
+            catalog, mirror.name, version, store, now_ms, mirror.table_id
+        )
         write_last_checkpoint(store, checkpoint)
         clean_log(store, mirror.metadata, version, now_ms)
     except (DeltalakeDBError, OSError, pa.ArrowException) as error:

@@ -8,13 +8,16 @@ difference; a store or a database that can't be reached stays an error.
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 
 from delkalakedb.catalog import Catalog, connect
 from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.reader import load_files
 from delkalakedb.errors import DeltaError, TableNotFoundError
 from delkalakedb.mirror.compare import UNREADABLE, broken, compare
 from delkalakedb.mirror.datafiles import absent_files
+from delkalakedb.mirror.filesums import as_actions, sum_log, sum_rows, summed_schema
 from delkalakedb.mirror.forms import (
     Form,
     as_checkpointed,
@@ -22,15 +25,17 @@ from delkalakedb.mirror.forms import (
     as_unmeasured,
     as_written,
 )
+from delkalakedb.mirror.logside import CheckpointSide, ReplayedSide
 from delkalakedb.mirror.report import Difference, Report
 from delkalakedb.mirror.sidefiles import check_checksum, check_last_checkpoint
 from delkalakedb.model.actions import Action, CommitInfo, Metadata, Remove, Txn, known
 from delkalakedb.model.codec import decode_commit
 from delkalakedb.model.properties import parse_properties
+from delkalakedb.model.replay import Replay
 from delkalakedb.model.retention import tombstone_cutoff_ms
 from delkalakedb.model.schema import parse_schema
 from delkalakedb.storage import FileTxnLogReader, ObjectNotFoundError, Store, open_store
-from delkalakedb.storage.checkpoint import read_checkpoint
+from delkalakedb.storage.reading import Reading
 from delkalakedb.storage.segment import LOG, LogFiles, commit_path, list_log
 from delkalakedb.uri import Uri, parse_uri
 
@@ -38,7 +43,7 @@ __all__ = ["Difference", "Report", "verify", "verify_uri"]
 
 # By version: the transaction that ratified it, and the hash of what was published.
 _Commits = dict[int, tuple[str, str | None]]
-_KINDS = frozenset({"protocol", "metaData", "txn", "domainMetadata", "add", "remove"})
+_HERE = Reading()
 
 
 def verify_uri(
@@ -66,7 +71,14 @@ def verify_uri(
 
 
 def verify(
-    catalog: Catalog, name: str, store: Store, *, deep: bool = False, limit: int = 10
+    catalog: Catalog,
+    name: str,
+    store: Store,
+    *,
+    deep: bool = False,
+    limit: int = 10,
+    replay: Replay | None = None,
+    reading: Reading = _HERE,
 ) -> Report:
     """Compare a table's mirror with the catalog, at the published version.
 
@@ -76,9 +88,13 @@ def verify(
         store: the store at the table's location.
         deep: every version that both sides hold, and the data files.
         limit: how many differences to name before stopping.
+        replay: what the log's commits up to the published version came to, if
+            somebody has just read them all.
+        reading: who reads the log.
     """
     published, ratified, _ = catalog.mirror_state(name)
-    check = _Verification(catalog, name, store, published)
+    replay = replay if replay and replay.version == published else None
+    check = _Verification(catalog, name, store, published, replay, reading)
     found = list(islice(check.differences(deep), limit + 1))
     return Report(
         table=name,
@@ -94,8 +110,16 @@ class _Verification:
     """One comparison, at the version that was published when it began."""
 
     def __init__(
-        self, catalog: Catalog, name: str, store: Store, published: int
+        self,
+        catalog: Catalog,
+        name: str,
+        store: Store,
+        published: int,
+        replay: Replay | None,
+        reading: Reading,
     ) -> None:
+        self._replay = replay
+        self._reading = reading
         self._backend = catalog.backend
         self._store = store
         self._published = published
@@ -217,33 +241,42 @@ class _Verification:
         """Whether the log replays to what the catalog says."""
         version = self._published
         try:
-            base = files.segment(version).base
+            given = (self._reading, self._replay)
+            log = ReplayedSide(self._store, files, version, *given)
         except DeltaError as error:
             yield broken(version, LOG, error)
             return
-        yield from compare(
-            version,
-            LOG,
-            lambda: self._state_of(version),
-            lambda: self._state_in_log(version),
-            as_written if base < 0 else self._kept(base),
-        )
+        form = as_written if log.base < 0 else self._kept(log.base)
+        yield from self._compared(version, LOG, log, form)
 
     def _checkpoints(self, files: LogFiles, versions: range) -> Iterator[Difference]:
         """Whether each checkpoint holds the state of its version."""
         for version in sorted(v for v in files.checkpoints if v in versions):
             paths = [part.path for part in files.checkpoints[version]]
-            yield from self._checkpoint(version, paths)
+            log = CheckpointSide(self._store, paths, self._reading)
+            yield from self._compared(version, paths[0], log, self._kept(version))
 
-    def _checkpoint(self, version: int, paths: list[str]) -> Iterator[Difference]:
-        kept = self._unexpired(self._sql.head(version).metadata)
-        return compare(
-            version,
-            paths[0],
-            lambda: self._state_of(version),
-            lambda: filter(kept, read_checkpoint(self._store, paths, _KINDS)),
-            self._kept(version),
+    def _compared(
+        self,
+        version: int,
+        where: str,
+        log: ReplayedSide | CheckpointSide,
+        form: Form,
+    ) -> Iterator[Difference]:
+        unexpired = self._unexpired(self._sql.head(version).metadata)
+        others = (
+            lambda: filter(unexpired, self._others_of(version)),
+            lambda: filter(unexpired, log.others()),
         )
+        yield from compare(version, where, *others, form)
+        schema = summed_schema(checkpointed=form is not as_written)
+        ours = sum_rows(load_files(self._backend, self._sql.head(version), schema))
+        # What can't be read is told by who looks closer.
+        with suppress(*UNREADABLE):
+            if sum_log(log.files(), schema) == ours:
+                return
+        files = lambda: self._sql.adds(version), lambda: as_actions(log.files())
+        yield from compare(version, where, *files, form)
 
     def _kept(self, version: int) -> Form:
         """The form of what a version's checkpoint keeps."""
@@ -255,24 +288,13 @@ class _Verification:
             return as_parsed(parse_schema(metadata.schema_string))
         return as_unmeasured
 
-    def _state_in_log(self, version: int) -> Iterator[Action]:
-        actions = self._log.actions(version)
-        yield next(actions)
-        metadata = next(actions)
-        assert isinstance(metadata, Metadata)
-        yield metadata
-        yield from filter(self._unexpired(metadata), actions)
-
-    def _state_of(self, version: int) -> Iterator[Action]:
-        reader = self._sql
-        state = reader.state(version)
-        unexpired = self._unexpired(state.metadata)
-        yield state.protocol
-        yield state.metadata
-        yield from filter(unexpired, reader.txns(version).values())
-        yield from reader.domains(version).values()
-        yield from reader.adds(version)
-        yield from filter(unexpired, reader.removes(version))
+    def _others_of(self, version: int) -> Iterator[Action]:
+        """All of a version but live files."""
+        state = self._sql.state(version)
+        yield from (state.protocol, state.metadata)
+        yield from self._sql.txns(version).values()
+        yield from self._sql.domains(version).values()
+        yield from self._sql.removes(version)
 
     def _unexpired(self, metadata: Metadata) -> Callable[[Action], bool]:
         """What a checkpoint must keep: all but tombstones and txns old enough."""

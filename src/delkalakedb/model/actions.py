@@ -40,6 +40,8 @@ EXTRA = "$extra"
 class _Action(
     msgspec.Struct,
     frozen=True,
+    # They hold plain values: no cycle for the collector to look for.
+    gc=False,
     kw_only=True,
     omit_defaults=True,
     forbid_unknown_fields=True,
@@ -170,7 +172,7 @@ class Sidecar(_Action, frozen=True, kw_only=True):
     tags: Maybe[Strings] = UNSET
 
 
-class CommitInfo(msgspec.Struct, frozen=True):
+class CommitInfo(msgspec.Struct, frozen=True, gc=False):
     """Provenance of a commit: free JSON, kept as it came."""
 
     fields: dict[str, Any]

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from delkalakedb.errors import CodecError
 from delkalakedb.model.actions import (
@@ -61,19 +60,21 @@ _NESTED: dict[str, type[_Action]] = {
 }
 
 
-class _Line(
-    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    protocol: Protocol | UnsetType = UNSET
-    metaData: Metadata | UnsetType = UNSET  # noqa: N815
-    txn: Txn | UnsetType = UNSET
-    domainMetadata: DomainMetadata | UnsetType = UNSET  # noqa: N815
-    remove: Remove | UnsetType = UNSET
-    add: Add | UnsetType = UNSET
-    cdc: Cdc | UnsetType = UNSET
+def _line_of(name: str, kind: type[_Action]) -> type[msgspec.Struct]:
+    """A line with one action of a kind and nothing else."""
+    body = ("body", kind, msgspec.field(name=name))
+    return msgspec.defstruct(
+        f"_{name}", [body], frozen=True, forbid_unknown_fields=True
+    )
 
 
-_TYPED: tuple[type[Any], ...] = (_Line, DeletionVector, Format, *KINDS.values())
+_LINES = {name.encode(): _line_of(name, kind) for name, kind in KINDS.items()}
+_TYPED: tuple[type[Any], ...] = (
+    *_LINES.values(),
+    DeletionVector,
+    Format,
+    *KINDS.values(),
+)
 _decoders = {kind: msgspec.json.Decoder(kind) for kind in _TYPED}
 _EXTRA_KEY = EXTRA.encode()
 # Nesting without end is a RecursionError, broken UTF-8 in a string a Unicode one.
@@ -132,16 +133,9 @@ def action_to_dict(action: Action) -> dict[str, Any]:
 
 
 def _decode_line(line: bytes) -> Action:
-    decoded = _decode_fast(line, _Line)
-    if decoded is not None:
-        found = [
-            body
-            for field in _Line.__struct_fields__
-            if (body := getattr(decoded, field)) is not UNSET
-        ]
-        if len(found) == 1:
-            return found[0]  # type: ignore[no-any-return]
-    return _from_dict(_any.decode(line))
+    kind = _LINES.get(line[2 : line.find(b'"', 2)])
+    decoded: Any = kind and _decode_fast(line, kind)
+    return decoded.body if decoded else _from_dict(_any.decode(line))
 
 
 def _decode_fast(data: bytes, kind: type[_T]) -> _T | None:

@@ -1,7 +1,7 @@
 """Table properties: Delta's names, types and defaults."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -10,7 +10,12 @@ from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Metadata, known
 from delkalakedb.model.schema import parse_path
 
-__all__ = ["TableProperties", "parse_interval_ms", "parse_properties"]
+__all__ = [
+    "TableProperties",
+    "check_changeable",
+    "parse_interval_ms",
+    "parse_properties",
+]
 
 _DAY_MS = 86_400_000
 _UNIT_US = {
@@ -76,6 +81,19 @@ def _parse_all(items: frozenset[tuple[str, str | None]]) -> TableProperties:
         if text is not None:
             given[field] = _parse(name, text, parse)
     return TableProperties(**given)
+
+
+def check_changeable(names: Iterable[str]) -> None:
+    """Refuse properties that aren't for people to change, or that nobody knows."""
+    for name in names:
+        if not name:
+            raise DeltaError("a table property needs a name")
+        for prefix, why in _KEPT.items():
+            if name.lower().startswith(prefix.lower()):
+                raise DeltaError(f"table property {name} can't be changed: {why}")
+        known = name in _PROPERTIES or name in _OTHERS
+        if name.lower().startswith("delta.") and not known:
+            raise DeltaError(f"there is no table property {name}")
 
 
 def parse_interval_ms(text: str) -> int:
@@ -181,4 +199,28 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
         "checkpoint_write_stats_as_struct",
         _bool,
     ),
+}
+
+# Delta's properties on which nothing here depends.
+_OTHERS = frozenset(
+    {
+        "delta.autoOptimize.autoCompact",
+        "delta.autoOptimize.optimizeWrite",
+        "delta.parquet.compression.codec",
+        "delta.randomPrefixLength",
+        "delta.randomizeFilePrefixes",
+        "delta.targetFileSize",
+        "delta.tuneFileSizesForRewrites",
+    }
+)
+# What the data files or the protocol depend on.
+_KEPT = {
+    "delta.columnMapping.": "the names of columns in data files depend on it",
+    "delta.constraints.": "constraints are added and dropped with DeltaTable.alter",
+    "delta.feature.": "features are added with DeltaTable.alter, a fence by the mirror",
+    "delta.inCommitTimestampEnablement": "it is set when timestamps are turned on",
+    "delta.minReaderVersion": "features are added with DeltaTable.alter",
+    "delta.minWriterVersion": "features are added with DeltaTable.alter",
+    "delta.requireCheckpointProtection": "it is set when a feature is dropped",
+    "delta.rowTracking.": "the names of columns in data files depend on it",
 }

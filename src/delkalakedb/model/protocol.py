@@ -31,6 +31,8 @@ from delkalakedb.model.properties import TableProperties, parse_properties
 from delkalakedb.model.schema import check_schema, parse_schema
 
 __all__ = [
+    "DROP_FEATURE",
+    "FENCE_FEATURES",
     "active_features",
     "check_actions",
     "check_readable",
@@ -42,6 +44,11 @@ __all__ = [
     "with_needed",
 ]
 
+# What a fence adds to a table's protocol, and the one operation that takes it away.
+FENCE_FEATURES = frozenset(
+    {"catalogManaged", "inCommitTimestamp", "vacuumProtocolCheck"}
+)
+DROP_FEATURE = "DROP FEATURE"
 SYSTEM_DOMAINS = frozenset({"delta.rowTracking", "delta.clustering"})
 _SINGLES: dict[type[Any], str] = {
     Protocol: "protocol",
@@ -110,7 +117,9 @@ def check_writable(protocol: Protocol, metadata: Metadata) -> None:
             raise ProtocolError(f"feature {name} needs {', '.join(sorted(missing))}")
 
 
-def check_transition(old: Protocol, new: Protocol) -> None:
+def check_transition(
+    old: Protocol, new: Protocol, droppable: Collection[str] = ()
+) -> None:
     """Refuse a protocol that takes back what the one before it promised."""
     if (
         new.min_reader_version < old.min_reader_version
@@ -119,7 +128,7 @@ def check_transition(old: Protocol, new: Protocol) -> None:
         raise ProtocolError(
             f"the protocol would go down from {_versions(old)} to {_versions(new)}"
         )
-    if dropped := supported_features(old) - supported_features(new):
+    if dropped := supported_features(old) - supported_features(new) - set(droppable):
         raise ProtocolError(
             f"the protocol would drop {', '.join(sorted(dropped))}; "
             "features can't be dropped by a commit"
@@ -195,7 +204,10 @@ def check_actions(
         raise ProtocolError(f"version {version} has no protocol or metaData before it")
     check_writable(after, schema)
     if new_protocol and protocol:
-        check_transition(protocol, new_protocol)
+        info = _first(kinds, CommitInfo)
+        drops = info is not None and info.fields.get("operation") == DROP_FEATURE
+        droppable = FENCE_FEATURES if drops else ()
+        check_transition(protocol, new_protocol, droppable)
     if new_protocol or new_metadata:
         _check_metadata(schema, after)
     _check_domains(kinds[DomainMetadata], after)

@@ -75,7 +75,8 @@ class Reads:
 
     Files are read when they match any of `predicates` or are in `paths`; with
     `whole_table` all of them are. `app_ids` are the applications whose `txn`
-    the operation depends on.
+    the operation depends on. `identity` tells the table from another one that has
+    its name since; None takes whichever has the name.
     """
 
     version: int = -1
@@ -83,6 +84,7 @@ class Reads:
     paths: frozenset[str] = frozenset()
     whole_table: bool = False
     app_ids: frozenset[str] = frozenset()
+    identity: tuple[int, int] | None = None
 
     @property
     def nothing(self) -> bool:

@@ -7,22 +7,29 @@ from delkalakedb.spark.session import check_pyspark
 
 if TYPE_CHECKING:
     from delkalakedb.spark.reading import read
+    from delkalakedb.spark.scale import checkpoint, import_table, verify
     from delkalakedb.spark.streaming import foreach_batch
     from delkalakedb.spark.table import DeltaTable
     from delkalakedb.spark.writing import write
 
 __all__ = [
     "DeltaTable",
+    "checkpoint",
     "foreach_batch",
+    "import_table",
     "read",
+    "verify",
     "write",
 ]
 
 # Loaded on first use: what goes wrong without pyspark is said in one sentence.
 _HOMES = {
     "DeltaTable": "table",
+    "checkpoint": "scale",
     "foreach_batch": "streaming",
+    "import_table": "scale",
     "read": "reading",
+    "verify": "scale",
     "write": "writing",
 }
 

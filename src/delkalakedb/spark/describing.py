@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from delkalakedb.catalog import Snapshot
+from delkalakedb.model.protocol import supported_features
 from delkalakedb.model.tables import Commit
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def detail_of(spark: "SparkSession", snapshot: Snapshot) -> "DataFrame":
         "properties": dict(table.configuration),
         "minReaderVersion": table.min_reader_version,
         "minWriterVersion": table.min_writer_version,
-        "tableFeatures": sorted({*table.reader_features, *table.writer_features}),
+        "tableFeatures": sorted(supported_features(snapshot.protocol)),
     }
     return spark.createDataFrame([row], _DETAIL)
 

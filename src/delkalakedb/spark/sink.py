@@ -131,11 +131,12 @@ class _Sink:
     """A write, as it is planned and committed."""
 
     operation = "WRITE"
+    known: tuple[str, ...] = ("txnAppId", "txnVersion")
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, overwrite: bool
     ) -> None:
-        self._options = SourceOptions(dict(options))
+        self._options = SourceOptions(dict(options), self.known)
         self._overwrite = overwrite
         with self._options.opened() as (catalog, name):
             snapshot = self._ensure_table(catalog, name, schema)
@@ -258,6 +259,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     """Adds the rows of each batch once, however often Spark commits it."""
 
     operation = "STREAMING UPDATE"
+    known = ("checkpointLocation", "txnAppId")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Ratify the files with the query's id and the batch's."""

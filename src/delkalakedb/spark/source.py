@@ -31,10 +31,12 @@ from delkalakedb.spark.arrow_files import (
 )
 from delkalakedb.spark.filters import columns_of, row_filter
 from delkalakedb.spark.schemas import spark_schema
+from delkalakedb.storage.options import is_secret
 from delkalakedb.uri import Uri, parse_uri, require_table
 from delkalakedb.uri_options import OPTIONS
 
 __all__ = [
+    "READ_OPTIONS",
     "BatchReader",
     "FilesPartition",
     "SourceOptions",
@@ -46,6 +48,18 @@ __all__ = [
 _STORAGE = "storage."
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+_SHOWN = "Spark shows a data source's options in its plans"
+# Of reads, and of streams: what has the schema can't tell them apart.
+READ_OPTIONS = (
+    "columns",
+    "ignoreDeletes",
+    "maxFilesPerTrigger",
+    "skipChangeCommits",
+    "startingVersion",
+    "timestampAsOf",
+    "versionAsOf",
+    "where",
+)
 # A task reads about so much; opening a file counts as reading some.
 _TASK_BYTES = 32 * 1024 * 1024
 _OPEN_BYTES = 4 * 1024 * 1024
@@ -53,9 +67,30 @@ _OPEN_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a `read`, `write` or stream, which Spark shows in its plans."""
+    """The options of a `read`, `write` or stream, which Spark shows in its plans.
+
+    Args:
+        given: their texts, by names in lower case.
+        known: the names of those that mean something, besides the store's.
+    """
 
     given: Mapping[str, str] = field(repr=False)
+    known: Sequence[str]
+
+    def __post_init__(self) -> None:
+        known = {"path", *map(str.lower, self.known)}
+        for name, text in self.given.items():
+            if _is_secret(name, text) and not _VARIABLE.fullmatch(text):
+                raise DeltaError(
+                    f"option {name}: {_SHOWN}: write ${{VAR}} for its value, set where "
+                    "the driver was started, or use delkalakedb.spark.read and write"
+                )
+            # To overwrite a table without heeding `replaceWhere` would be a loss.
+            if name not in known and not name.startswith(_STORAGE):
+                raise DeltaError(
+                    f"option {name} isn't one of {', '.join(self.known)} or storage.*;"
+                    " delkalakedb.spark.read and write can do more"
+                )
 
     def get(self, name: str) -> str | None:
         """An option's text, whatever the case of its name."""
@@ -104,9 +139,8 @@ class SourceOptions:
         secrets = {uri.password, *(v for n, v in uri.options if OPTIONS[n].secret)}
         if secrets - {None} - {os.environ.get(n) for n in _VARIABLE.findall(text)}:
             raise UriError(
-                f"{uri}: Spark shows a data source's options in its plans: write the "
-                "password as ${VAR}, or set DELKALAKEDB_SQL__PASSWORD, where the "
-                "driver was started"
+                f"{uri}: {_SHOWN}: write the password as ${{VAR}}, or set "
+                "DELKALAKEDB_SQL__PASSWORD, where the driver was started"
             )
         return uri
 
@@ -144,7 +178,7 @@ class FilesPartition(InputPartition):
 
 def load_schema(options: Mapping[str, str]) -> tuple[int, StructType]:
     """The version that is read, and its columns that are."""
-    source = SourceOptions(dict(options))
+    source = SourceOptions(dict(options), READ_OPTIONS)
     with source.snapshot() as snapshot:
         if (where := source.predicate(snapshot)) is not None:
             row_filter(where)
@@ -157,7 +191,7 @@ class BatchReader(DataSourceReader):
     def __init__(
         self, options: Mapping[str, str], schema: StructType, version: int | None
     ) -> None:
-        self._options = SourceOptions(dict(options))
+        self._options = SourceOptions(dict(options), READ_OPTIONS)
         self._names = schema.names
         with self._options.snapshot(version) as snapshot:
             self._version = snapshot.version
@@ -222,6 +256,12 @@ def partitions_of(files: Sequence[DataFile]) -> list[InputPartition]:
         together.append(file)
         size_bytes += cost_bytes
     return [*tasks, FilesPartition(together)] if together else tasks
+
+
+def _is_secret(name: str, text: str) -> bool:
+    """Whether an option is of a store's secrets; the table's URI is judged apart."""
+    in_text = text if name.startswith(_STORAGE) else ""
+    return name != "path" and is_secret(name, in_text)
 
 
 def _variable(found: re.Match[str]) -> str:

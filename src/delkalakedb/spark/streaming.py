@@ -27,6 +27,7 @@ from delkalakedb.spark.arrow_files import (
 from delkalakedb.spark.schemas import spark_schema
 from delkalakedb.spark.session import is_connect
 from delkalakedb.spark.source import (
+    READ_OPTIONS,
     FilesPartition,
     SourceOptions,
     partitions_of,
@@ -93,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
         self, options: Mapping[str, str], schema: StructType, version: int | None
     ) -> None:
-        self._options = SourceOptions(dict(options))
+        self._options = SourceOptions(dict(options), READ_OPTIONS)
         for name in _NOT_OF_STREAMS:
             if self._options.get(name) is not None:
                 raise DeltaError(f"a stream takes no {name}; it has startingVersion")

@@ -1,5 +1,6 @@
 """What executors do with a table's rows: files of Parquet, put on an object store."""
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -68,7 +69,7 @@ class Upload:
         store = open_store(self.location, self.options)
         attempt, rows = uuid4().hex[:8], list[dict[str, Any]]()
         try:
-            with TemporaryDirectory(prefix="delkalakedb-") as folder:
+            with TemporaryDirectory(prefix="delkalakedb-", dir=_scratch()) as folder:
                 for texts, runs in groupby(self._runs(batches), itemgetter(0)):
                     name = f"part-{len(rows):05d}-{self.write_id}-{attempt}.parquet"
                     path, values = self.places.place(name, texts)
@@ -117,6 +118,12 @@ class Upload:
                 values = pc.struct_field(table[name], way) if way else table[name]
                 if pc.any(pc.is_nan(values)).as_py():
                     yield column.physical
+
+
+def _scratch() -> str | None:
+    """A folder of the executor's, which removes it where a task is killed."""
+    found = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    return next(filter(os.path.isdir, found), None)
 
 
 def _changes(texts: Sequence[pa.Array]) -> list[int]:

@@ -5,7 +5,7 @@ A path is an object's literal key below that location: nothing is percent-decode
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ __all__ = ["ObjectMeta", "ObjectNotFoundError", "Store", "first_line"]
 
 # The one word in a server's answer that says what is wrong.
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_NO_NAMES = frozenset({"", ".", ".."})
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
@@ -55,10 +56,11 @@ class Store(ABC):
         """Some of the object's bytes; `ObjectNotFoundError` where there is none."""
 
     @abstractmethod
-    def put_new(self, path: str, data: bytes) -> bool:
+    def put_new(self, path: str, data: bytes, *, durable: bool = True) -> bool:
         """Create the object, whole or not at all; False where there is one already.
 
-        That one may be our own, put by a request whose answer was lost.
+        That one may be our own, put by a request whose answer was lost. One that isn't
+        `durable` may be lost, or cut off, when the machine loses power.
         """
 
     @abstractmethod
@@ -80,6 +82,10 @@ class Store(ABC):
         """The objects below the folder `prefix`, at any depth, in order of path."""
 
     @abstractmethod
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """The names of the folders right below the folder `prefix`, in order."""
+
+    @abstractmethod
     def delete(self, path: str) -> None:
         """Remove the object; fine where there is none."""
 
@@ -91,6 +97,17 @@ class Store(ABC):
         """Remove the objects; fine where there are none."""
         for path in paths:
             self.delete(path)
+
+    def delete_empty_folders(self) -> None:  # noqa: B027
+        """Remove the folders in which there is nothing; only disks have such."""
+
+    @property
+    def refuses_to_overwrite(self) -> bool:
+        """Whether `put_new` is one request that can't overwrite; False: it was seen to.
+
+        Known once something was put.
+        """
+        return True
 
     def exists(self, path: str) -> bool:
         """Whether there is an object at the path."""
@@ -108,7 +125,7 @@ class Store(ABC):
             raise StorageError(f"{where}: {first_line(error)}") from error
 
     def _check(self, path: str) -> None:
-        if path and any(part in ("", ".", "..") for part in path.split("/")):
+        if path and not _NO_NAMES.isdisjoint(path.split("/")):
             raise StorageError(f"{self.url}: {path}: not a path below the location")
 
 

@@ -6,9 +6,12 @@ absent.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,83 +24,141 @@ from delkalakedb.model.actions import Action, Sidecar
 from delkalakedb.model.codec import KINDS, action_from_dict, decode_commit
 from delkalakedb.storage.base import Store
 
-__all__ = ["read_checkpoint", "read_sidecars"]
+__all__ = ["Rows", "read_batches", "read_checkpoint", "read_sidecars"]
 
 _SIDECARS = "_delta_log/_sidecars"
-_BATCH_ROWS = 16_384
+BATCH_ROWS = 16_384
 _PARSED = frozenset({"partitionValues_parsed", "stats_parsed"})
 _encoder = msgspec.json.Encoder(decimal_format="number")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Actions of one kind, by column.
+
+    `utc` are times that don't say so themselves, `where` is the file.
+    """
+
+    kind: str
+    column: pa.StructArray
+    utc: Set[str]
+    where: str
+
+    def actions(self) -> Iterator[Action]:
+        """The actions, one by one."""
+        with _naming(self.where):
+            yield from self._actions()
+
+    def _actions(self) -> Iterator[Action]:
+        stats = self.stats()
+        plain = _plain(self.column)
+        for index, body in enumerate(plain.to_pylist()):
+            given = _given(plain.type, body)
+            if stats and (text := stats[index]) is not None:
+                given["stats"] = text
+            yield action_from_dict({self.kind: given})
+
+    def stats(self) -> list[str | None]:
+        """The statistics as text, if some of them are only there in typed form."""
+        parsed, stats = self.field("stats_parsed"), self.field("stats")
+        if parsed is None or (stats is not None and not stats.null_count):
+            return []
+        texts = [None] * len(parsed) if stats is None else stats.to_pylist()
+        return [
+            _stats(typed, self.utc) if text is None else text
+            for text, typed in zip(texts, parsed, strict=True)
+        ]
+
+    def field(self, name: str) -> pa.Array | None:
+        """A field of the actions, if the checkpoint has it."""
+        known = self.column.type.get_field_index(name) >= 0
+        return self.column.field(name) if known else None
 
 
 def read_checkpoint(
     store: Store, paths: Iterable[str], kinds: Set[str]
 ) -> Iterator[Action]:
     """The actions of these kinds (their names on disk) in a checkpoint's files."""
-    wanted = kinds | {"sidecar"} if kinds & {"add", "remove"} else kinds
+    for batch in read_batches(store, paths, kinds):
+        yield from batch.actions() if isinstance(batch, Rows) else batch
+
+
+def read_batches(
+    store: Store, paths: Iterable[str], kinds: Set[str], *, sidecars: bool = True
+) -> Iterator[Rows | Sequence[Action]]:
+    """The same in batches: by column from Parquet, else as actions."""
+    followed = sidecars and kinds & {"add", "remove"}
+    wanted = kinds | {"sidecar"} if followed else kinds
     for path in paths:
-        for action in _read(store, path, wanted):
-            if isinstance(action, Sidecar):
-                yield from _read(store, _sidecar_path(action), kinds)
-            else:
-                yield action
+        named: list[str] = []
+        for batch in _read(store, path, wanted):
+            if isinstance(batch, Rows) and batch.kind != "sidecar":
+                yield batch
+                continue
+            actions = list(batch.actions() if isinstance(batch, Rows) else batch)
+            named += _sidecar_paths(actions)
+            yield [action for action in actions if not isinstance(action, Sidecar)]
+        for sidecar in named:
+            yield from _read(store, sidecar, kinds)
 
 
 def read_sidecars(store: Store, path: str) -> Iterator[str]:
     """The paths of the sidecars that a checkpoint's file names."""
-    for action in _read(store, path, {"sidecar"}):
+    for batch in _read(store, path, {"sidecar"}):
+        yield from _sidecar_paths(batch.actions() if isinstance(batch, Rows) else batch)
+
+
+def _sidecar_paths(actions: Iterable[Action]) -> Iterator[str]:
+    for action in actions:
         if isinstance(action, Sidecar):
-            yield _sidecar_path(action)
+            # They all are in one folder, whatever else a writer put before the name.
+            yield f"{_SIDECARS}/{unquote(action.path.rsplit('/', 1)[-1])}"
 
 
-def _sidecar_path(sidecar: Sidecar) -> str:
-    # They all are in one folder, whatever else a writer put before the name.
-    return f"{_SIDECARS}/{unquote(sidecar.path.rsplit('/', 1)[-1])}"
+def _read(
+    store: Store, path: str, kinds: Set[str]
+) -> Iterator[Rows | Sequence[Action]]:
+    where = f"{store.url}: {path}"
+    with _naming(where):
+        if path.endswith(".json"):
+            yield from _read_json(store.get(path), kinds)
+        else:
+            yield from _read_parquet(store.get(path), kinds, where)
 
 
-def _read(store: Store, path: str, kinds: Set[str]) -> Iterator[Action]:
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Errors name the file."""
     try:
-        read = _read_json if path.endswith(".json") else _read_parquet
-        yield from read(store.get(path), kinds)
+        yield
     except (pa.ArrowException, CodecError) as error:
-        raise DeltaError(f"{store.url}: {path} is no checkpoint: {error}") from error
+        raise DeltaError(f"{where} is no checkpoint: {error}") from error
 
 
-def _read_json(data: bytes, kinds: Set[str]) -> Iterator[Action]:
+def _read_json(data: bytes, kinds: Set[str]) -> Iterator[Sequence[Action]]:
     wanted = tuple(KINDS[kind] for kind in kinds)
-    return (action for action in decode_commit(data) if isinstance(action, wanted))
+    found = (action for action in decode_commit(data) if isinstance(action, wanted))
+    while some := list(islice(found, BATCH_ROWS)):
+        yield some
 
 
-def _read_parquet(data: bytes, kinds: Set[str]) -> Iterator[Action]:
+def _read_parquet(data: bytes, kinds: Set[str], where: str) -> Iterator[Rows]:
     with pq.ParquetFile(
         pa.BufferReader(data), coerce_int96_timestamp_unit="us"
     ) as file:
         columns = [name for name in file.schema_arrow.names if name in kinds]
         # Parquet can't say of these that they are in UTC, but they always are.
         utc = {leaf.path for leaf in file.schema if leaf.physical_type == "INT96"}
-        for batch in file.iter_batches(_BATCH_ROWS, columns=columns) if columns else ():
+        for batch in file.iter_batches(BATCH_ROWS, columns=columns) if columns else ():
             for kind in columns:
-                yield from _rows(kind, batch.column(kind), utc)
-
-
-def _rows(kind: str, column: pa.StructArray, utc: Set[str]) -> Iterator[Action]:
-    present = column.drop_null()
-    parsed = _field(present, "stats_parsed")
-    plain = _plain(present)
-    for index, body in enumerate(plain.to_pylist()):
-        given = _given(plain.type, body)
-        if parsed is not None and "stats" not in given:
-            given |= _stats(parsed[index], utc)
-        yield action_from_dict({kind: given})
+                if len(present := batch.column(kind).drop_null()):
+                    yield Rows(kind, present, utc, where)
 
 
 def _plain(column: pa.StructArray) -> pa.StructArray:
     """The column without what only repeats its other fields in typed form."""
     names = [field.name for field in column.type if field.name not in _PARSED]
     return pa.StructArray.from_arrays([column.field(n) for n in names], names)
-
-
-def _field(column: pa.StructArray, name: str) -> pa.Array | None:
-    return column.field(name) if column.type.get_field_index(name) >= 0 else None
 
 
 def _given(kind: pa.StructType, body: dict[str, Any]) -> dict[str, Any]:
@@ -115,15 +176,15 @@ def _given(kind: pa.StructType, body: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _stats(parsed: pa.StructScalar, utc: Set[str]) -> dict[str, str]:
+def _stats(parsed: pa.StructScalar, utc: Set[str]) -> str | None:
     try:
         values = parsed.as_py()
     except (OverflowError, ValueError):
         # A time that Python has no form for; no statistics only means no skipping.
-        return {}
+        return None
     if values is None:
-        return {}
-    return {"stats": _encoder.encode(_json(values, "add.stats_parsed", utc)).decode()}
+        return None
+    return _encoder.encode(_json(values, "add.stats_parsed", utc)).decode()
 
 
 def _json(value: Any, path: str, utc: Set[str]) -> Any:

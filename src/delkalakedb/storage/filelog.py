@@ -1,7 +1,7 @@
 """The reference reader: a table as its `_delta_log` describes it."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import chain
 
 from delkalakedb.errors import (
@@ -98,17 +98,18 @@ class FileTxnLogReader(TxnLogReader):
         """The live domains at a version."""
         return self._fileless(self._segment(version)).domains
 
-    def actions(self, version: int | None = None) -> Iterator[Action]:
-        """All of a version's state, from one reading: protocol, metaData, the rest."""
-        segment = self._segment(version)
+    def replay(self, segment: Segment, commits: Iterable[bytes]) -> Replay:
+        """A segment's state but for those files that only its checkpoint has.
+
+        `commits` are the segment's, read.
+        """
         replay = Replay()
         kept = read_checkpoint(self._store, segment.checkpoint, _FILELESS)
         replay.load_checkpoint(segment.base, kept)
-        tail = self._applied(replay, segment)
-        yield from self._both(tail, segment)
-        for found in (tail.txns, tail.domains, tail.adds, tail.removes):
-            yield from found.values()
-        yield from self._checkpointed(segment, tail, {"add", "remove"})
+        for (version, path), data in zip(segment.commits, commits, strict=True):
+            replay.apply(version, self._decode(path, data))
+        self._both(replay, segment)
+        return replay
 
     def commit(self, version: int) -> tuple[Action, ...]:
         """The actions of one commit."""
@@ -125,9 +126,7 @@ class FileTxnLogReader(TxnLogReader):
 
     def _tail(self, segment: Segment) -> Replay:
         """What the commits after the checkpoint say, files and all."""
-        return self._applied(Replay(version=segment.base), segment)
-
-    def _applied(self, replay: Replay, segment: Segment) -> Replay:
+        replay = Replay(version=segment.base)
         for version, path in segment.commits:
             replay.apply(version, self._decode(path, self._store.get(path)))
         return replay

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
@@ -26,11 +26,13 @@ class LocalStore(Store):
     def __init__(self, url: str, root: Path) -> None:
         super().__init__(url)
         self._root = root
+        self._folder = str(root)
 
     def get(self, path: str) -> bytes:
         """The file's bytes."""
-        with self._errors(path):
-            return (self._root / path).read_bytes()
+        # Not by way of pathlib: it takes longer than to read a commit.
+        with self._errors(path), open(f"{self._folder}/{path}", "rb", 0) as file:
+            return file.read()
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """Some of the file's bytes."""
@@ -38,12 +40,12 @@ class LocalStore(Store):
             file.seek(start)
             return file.read(length)
 
-    def put_new(self, path: str, data: bytes) -> bool:
-        """Create the file, durably, unless there is one."""
-        whole = BytesIO(data)
-        with self._errors(path), _written(self._root / path, whole) as temporary:
+    def put_new(self, path: str, data: bytes, *, durable: bool = True) -> bool:
+        """Create the file unless there is one."""
+        final, whole = self._root / path, BytesIO(data)
+        with self._errors(path), _written(final, whole, durable) as temporary:
             try:
-                os.link(temporary, self._root / path)
+                os.link(temporary, final)
             except FileExistsError:
                 return False
             return True
@@ -76,10 +78,21 @@ class LocalStore(Store):
             above = f"{prefix}/" if prefix else ""
             yield from _walk(self._root / prefix, above, start_after or "")
 
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """The folders in a folder; links are left out, since they may go in circles."""
+        with self._errors(prefix), os.scandir(self._root / prefix) as entries:
+            return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+
     def delete(self, path: str) -> None:
         """Remove the file."""
         with suppress(ObjectNotFoundError), self._errors(path):
             (self._root / path).unlink()
+
+    def delete_empty_folders(self) -> None:
+        """Remove the folders in which there is nothing, the location's own too."""
+        for folder, *_ in os.walk(self._root, topdown=False):
+            with suppress(OSError):
+                os.rmdir(folder)
 
     def set_modified(self, path: str, modified_ms: int) -> None:
         """Set the file's modification time."""
@@ -92,15 +105,19 @@ def _meta(path: str, found: os.stat_result) -> ObjectMeta:
 
 
 def _walk(folder: Path, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
+    above = str(folder)
     for name in _names(folder):
         path = prefix + name
         # A path below this folder can still come after `start_after`.
         if name.endswith("/") and (path > start_after or start_after.startswith(path)):
             yield from _walk(folder / name, path, start_after)
         elif not name.endswith("/") and path > start_after:
-            # A file can go away between being named and being looked at.
-            with suppress(*_GONE):
-                yield _meta(path, os.stat(f"{folder}/{name}"))
+            try:
+                found = os.stat(f"{above}/{name}")
+            except _GONE:
+                # It went away between being named and being looked at.
+                continue
+            yield _meta(path, found)
 
 
 def _names(folder: Path) -> list[str]:
@@ -109,25 +126,27 @@ def _names(folder: Path) -> list[str]:
         return sorted(
             f"{entry.name}/" if entry.is_dir() else entry.name
             for entry in entries
-            if not _TEMPORARY.fullmatch(entry.name)
+            if entry.name[0] != "." or not _TEMPORARY.fullmatch(entry.name)
         )
     return []
 
 
 @contextmanager
-def _written(final: Path, source: BinaryIO) -> Iterator[Path]:
-    """A hidden copy beside `final`; what is done with it is durable."""
+def _written(final: Path, source: BinaryIO, durable: bool = True) -> Iterator[Path]:
+    """A hidden copy beside `final`; what is done with it is durable, if so asked."""
     _ensure_folder(final.parent)
     temporary = final.with_name(f".dk-{uuid4().hex}.tmp")
     try:
         with open(temporary, "xb") as file:
             shutil.copyfileobj(source, file, _CHUNK_BYTES)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
-    _sync(final.parent)
+    if durable:
+        _sync(final.parent)
 
 
 def _ensure_folder(folder: Path) -> None:

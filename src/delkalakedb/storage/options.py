@@ -14,7 +14,7 @@ from obstore.store import from_url
 from delkalakedb.errors import StorageError
 from delkalakedb.redaction import MASK, redact
 
-__all__ = ["Options", "masked", "parse_options"]
+__all__ = ["Options", "is_secret", "masked", "parse_options"]
 
 _VENDORS = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}
 _CLIENT = frozenset(
@@ -99,6 +99,11 @@ def parse_options(scheme: str, options: Mapping[str, str]) -> Options:
         if key not in _PLACES and _is_known(vendor, key)
     }
     return Options(config, client, retry)
+
+
+def is_secret(key: str, value: str) -> bool:
+    """Whether an option, by whatever vendor's name, is one that nobody may read."""
+    return key.lower().endswith(tuple(_SECRETS)) or redact(value) != value
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:

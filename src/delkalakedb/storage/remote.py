@@ -6,7 +6,7 @@ created there is put a second time, with the same bytes. Where that isn't refuse
 `put_new` looks first, and only two writers in the same instant can still collide.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -67,7 +67,7 @@ class RemoteStore(Store):
                 return self.get(path)[start : start + length]
             return found.to_bytes()
 
-    def put_new(self, path: str, data: bytes) -> bool:
+    def put_new(self, path: str, data: bytes, *, durable: bool = True) -> bool:
         """Create the object unless there is one, in one request where that can be."""
         with self._errors(path):
             honours = self._doubted is None or _honours.get(self._doubted)
@@ -104,6 +104,12 @@ class RemoteStore(Store):
             for batch in obstore.list(self._store, prefix or None, offset=start_after):
                 yield from map(_meta, batch)
 
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """What the paths below a folder have next, up to a slash."""
+        with self._errors(prefix):
+            found = obstore.list_with_delimiter(self._store, prefix or None)
+        return sorted(path.rsplit("/", 1)[-1] for path in found["common_prefixes"])
+
     def delete(self, path: str) -> None:
         """Remove the object."""
         with suppress(ObjectNotFoundError), self._errors(path):
@@ -123,6 +129,11 @@ class RemoteStore(Store):
 
     def set_modified(self, path: str, modified_ms: int) -> None:
         """Nothing: the server sets the time."""
+
+    @property
+    def refuses_to_overwrite(self) -> bool:
+        """Whether the server, as far as it was asked, honours `If-None-Match`."""
+        return self._doubted is None or _honours.get(self._doubted, True)
 
     def _create(self, path: str, data: bytes) -> bool:
         try:

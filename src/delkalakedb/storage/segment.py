@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from delkalakedb.errors import DeltaError, TableNotFoundError, VersionNotFoundError
 from delkalakedb.storage.base import ObjectMeta, Store
 
-__all__ = ["LOG", "LogFiles", "Segment", "commit_path", "list_log"]
+__all__ = ["LOG", "LogFiles", "Segment", "commit_path", "list_log", "list_newer"]
 
 LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -95,9 +95,23 @@ def commit_path(version: int) -> str:
 
 def list_log(store: Store) -> LogFiles:
     """The log's files, as they are now."""
+    log = _listed(store, None)
+    if not log.commits and not log.checkpoints:
+        raise TableNotFoundError(f"{store.url}: there is no Delta log")
+    return log
+
+
+def list_newer(store: Store, log: LogFiles) -> LogFiles:
+    """The same files, and those of newer versions."""
+    newer = _listed(store, commit_path(log.latest))
+    commits = log.commits | newer.commits
+    return LogFiles(log.url, commits, log.checkpoints | newer.checkpoints)
+
+
+def _listed(store: Store, after: str | None) -> LogFiles:
     log = LogFiles(store.url)
     checkpoints: list[ObjectMeta] = []
-    for meta in store.list(LOG):
+    for meta in store.list(LOG, after):
         name = meta.path.removeprefix(f"{LOG}/")
         if name > ":":
             # Past the digits: sidecars, staged commits, change data.
@@ -107,8 +121,6 @@ def list_log(store: Store) -> LogFiles:
         else:
             checkpoints.append(meta)
     log.checkpoints.update(_complete(checkpoints))
-    if not log.commits and not log.checkpoints:
-        raise TableNotFoundError(f"{store.url}: there is no Delta log")
     return log
 
 

@@ -15,6 +15,7 @@ from deltalake import _internal
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
+from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.tables import Table
 from delkalakedb.storage import ObjectMeta, Store, canonical_location, open_store
 from delkalakedb.table.alters import IN_PRIVATE
@@ -39,6 +40,8 @@ __all__ = [
 
 NewSchema = deltalake.Schema | ArrowSchemaExportable | str
 
+# delta-rs makes protocols of these that it can't read.
+_VERSIONS = {"delta.minReaderVersion", "delta.minWriterVersion"}
 _Options = Mapping[str, str] | None
 _Properties = Mapping[str, str | None] | None
 # On a folder, with the properties that delta-rs knows.
@@ -69,6 +72,15 @@ def creation(
 ) -> Operation[None]:
     """The operation that makes a table without rows."""
     properties, ours = split_properties(configuration)
+    parse_properties(properties)
+    if versions := sorted(properties.keys() & _VERSIONS):
+        raise DeltaError(
+            f"{', '.join(versions)} can't be given: the protocol follows from the "
+            "other properties"
+        )
+    # delta-rs takes none but Delta's.
+    own = [name for name in properties if not name.startswith("delta.")]
+    ours |= {name: properties.pop(name) for name in own}
     fields = parse_new_schema(schema) if isinstance(schema, str) else schema
     columns = [partition_by] if isinstance(partition_by, str) else partition_by
 

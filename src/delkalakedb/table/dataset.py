@@ -156,6 +156,8 @@ def _equalities(
 
 
 def _statistics(files: Files, schema: pa.Schema) -> Iterator[_Parts]:
+    if "stats" not in files.table.column_names:
+        return
     metadata = files.snapshot.metadata
     actions = add_actions(files.table.to_batches(), metadata).read_all()
     if not actions.num_rows:

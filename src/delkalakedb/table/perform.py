@@ -52,6 +52,7 @@ def perform(
     concurrency = catalog.settings.concurrency
     left = concurrency.retries if retries is None else retries
     pause_s = concurrency.backoff_initial
+    snapshot.check_ours()
     captured, seen = stage(snapshot, operation, storage_options), snapshot
     while True:
         outcome = _ratified(catalog, captured, snapshot, storage_options)

@@ -6,6 +6,7 @@ Names, order of arguments and results are those of deltalake's own, which calls 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -218,6 +219,7 @@ class SqlRawUpkeep:
         """Make actions true, without another attempt, and move to their version."""
         if reads is None:
             reads = Reads(version=self._catalog.log(self._name).latest_version())
+        reads = replace(reads, identity=self._snapshot.identity)
         staged = Staged(self._name, (info, *txns, *actions), reads)
         done = commit(self._catalog, staged, storage_options=self._storage_options)
         version = done[-1].version if done else None

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["private_folder"]
+__all__ = ["find_leftovers", "private_folder"]
 
 _DAY_S = 24 * 60 * 60
 
@@ -53,6 +53,17 @@ def _remove_leftovers(work: Path) -> None:
                     shutil.rmtree(entry.path, ignore_errors=True)
             finally:
                 _unlock(lock)
+
+
+def find_leftovers(work: Path) -> list[Path]:
+    """The folders below `work` whose owners are dead; the next one removes them."""
+    found = []
+    with suppress(FileNotFoundError):
+        for entry in os.scandir(work):
+            with suppress(FileNotFoundError, BlockingIOError):
+                _unlock(_lock(Path(entry.path), wait=False))
+                found.append(Path(entry.path))
+    return found
 
 
 def _lock(folder: Path, *, wait: bool = True) -> int | None:

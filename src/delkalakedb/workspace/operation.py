@@ -75,21 +75,22 @@ class Captured(Generic[T]):
         return Staged(
             snapshot.table.name,
             actions,
-            self._reads(actions, snapshot.version),
+            self._reads(actions, snapshot),
             operation.remove_all,
         )
 
-    def _reads(self, actions: Sequence[Action], version: int) -> Reads:
+    def _reads(self, actions: Sequence[Action], snapshot: Snapshot) -> Reads:
         files, rearranges = self.operation.files, self.operation.rearranges
         seen = None if rearranges else files
         everything = isinstance(seen, Anything)
         removed = (a.path for a in actions if rearranges and isinstance(a, Remove))
         return Reads(
-            version=version,
+            version=snapshot.version,
             predicates=() if seen is None or everything else (seen,),
             paths=frozenset(removed),
             whole_table=everything,
             app_ids=frozenset(a.app_id for a in actions if isinstance(a, Txn)),
+            identity=snapshot.identity,
         )
 
 

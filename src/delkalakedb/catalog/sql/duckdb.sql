@@ -60,3 +60,11 @@ WHERE s.table_id = :table_id AND s.added_version < {since}
 -- name: plan_alive
 -- One scan finds the files that are alive still and those removed since.
 s.removed_version > :version AND s.added_version <= :version
+
+-- name: load_server_version
+-- The version of the database's own software.
+SELECT version()
+
+-- name: load_now_ms
+-- What time the database's clock shows.
+SELECT epoch_ms(now())

@@ -6,7 +6,7 @@ SELECT
     m.table_id, t.name, t.location, t.current_version, m.published_version, m.state,
     m.attempts, m.last_error, m.next_try_ms, m.lease_owner, m.lease_until_ms,
     m.checkpoint_version, m.checkpoint_until_ms, t.num_files, t.metadata,
-    v.timestamp_ms
+    v.timestamp_ms, t.hold
 FROM dl_mirrors m
 JOIN dl_tables t ON t.table_id = m.table_id
 LEFT JOIN dl_table_versions v
@@ -18,7 +18,10 @@ ORDER BY t.name
 -- One publisher at a time: whoever comes when nobody holds the lease, or too long.
 UPDATE dl_mirrors
 SET lease_owner = :owner, lease_until_ms = :now_ms + :lease_ms, fence = fence + 1
-WHERE table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
+WHERE table_id = (
+        SELECT table_id FROM dl_tables
+        WHERE name = :name AND (hold IS NULL OR :settling = 1)
+    )
     AND (state <> 'diverged' OR :settling = 1)
     AND (next_try_ms IS NULL OR next_try_ms <= :due_ms)
     AND (lease_until_ms IS NULL OR lease_until_ms <= :now_ms)

@@ -64,3 +64,11 @@ WHERE table_schema = current_schema() AND table_name = :table
 -- Files that may hold a null.
 SELECT s.file_id FROM {table} s
 WHERE s.column_id = {column} AND s.has_null AND {alive}
+
+-- name: load_server_version
+-- The version of the database's own software.
+SELECT current_setting('server_version')
+
+-- name: load_now_ms
+-- What time the database's clock shows.
+SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)

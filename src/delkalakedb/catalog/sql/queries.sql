@@ -12,7 +12,7 @@ SELECT
     t.current_version, t.first_version, t.next_file,
     v.version, v.timestamp_ms, v.num_files, v.size_bytes,
     v.metadata_version, v.protocol_version, t.stat_columns,
-    t.metadata_version, t.metadata, t.protocol_version, t.protocol
+    t.metadata_version, t.metadata, t.protocol_version, t.protocol, t.hold
 FROM dl_tables t
 LEFT JOIN dl_table_versions v
     ON v.table_id = t.table_id
@@ -25,7 +25,7 @@ SELECT
     table_id, name, location, created_at_ms, current_version, first_version, next_file,
     current_version, timestamp_ms, num_files, size_bytes,
     metadata_version, protocol_version, stat_columns,
-    metadata_version, metadata, protocol_version, protocol
+    metadata_version, metadata, protocol_version, protocol, hold
 FROM dl_tables
 WHERE name = :name
 
@@ -36,7 +36,7 @@ SELECT
     t.current_version, t.first_version, t.next_file,
     v.version, v.timestamp_ms, v.num_files, v.size_bytes,
     v.metadata_version, v.protocol_version, t.stat_columns,
-    t.metadata_version, t.metadata, t.protocol_version, t.protocol
+    t.metadata_version, t.metadata, t.protocol_version, t.protocol, t.hold
 FROM dl_tables t
 JOIN dl_table_versions v
     ON v.table_id = t.table_id AND v.version = t.current_version

@@ -16,3 +16,11 @@ LIMIT :page_rows
 -- The files that were live at a version and have been removed since.
 SELECT {columns} FROM dl_files
 WHERE table_id = :table_id AND removed_version > :version AND added_version <= :version
+
+-- name: load_server_version
+-- The version of the database's own software.
+SELECT sqlite_version()
+
+-- name: load_now_ms
+-- What time the database's clock shows.
+SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)

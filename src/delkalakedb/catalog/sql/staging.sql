@@ -10,7 +10,7 @@ SELECT
     (SELECT max(v.version) FROM dl_table_versions v WHERE v.table_id = t.table_id),
     t.timestamp_ms, t.num_files, t.size_bytes,
     t.metadata_version, t.protocol_version, t.stat_columns,
-    t.metadata_version, t.metadata, t.protocol_version, t.protocol
+    t.metadata_version, t.metadata, t.protocol_version, t.protocol, t.hold
 FROM dl_tables t
 WHERE t.location = :location
 
@@ -39,7 +39,9 @@ RETURNING table_id
 -- name: show_staged
 -- The staged table becomes one of the catalog.
 UPDATE dl_tables
-SET name = :name, created_at_ms = :now_ms, current_version = :version
+SET
+    name = :name, created_at_ms = :now_ms, current_version = :version,
+    hold = CAST(:hold AS TEXT)
 WHERE table_id = :table_id AND created_at_ms = :token AND current_version = -1
 RETURNING table_id
 
@@ -77,12 +79,18 @@ WHERE f.table_id = :table_id AND f.removed_version > :after
     AND dl_text_stats.file_id = f.file_id
 
 -- name: lock_version
--- The table, if it is still at a version and all of it is published.
+-- The table, if it is still at a version and, where that is asked, all published.
 SELECT t.table_id
 FROM dl_tables t
 JOIN dl_mirrors m ON m.table_id = t.table_id
 WHERE t.name = :name AND t.current_version = :version
-    AND m.published_version = :version
+    AND (m.published_version = :version OR :published = 0)
+
+-- name: rename_table
+-- Another name for a table; one that is only staged has none.
+UPDATE dl_tables SET name = :new
+WHERE name = :old AND current_version >= 0
+RETURNING table_id
 
 -- name: forget_versions
 -- Forget a table: its commits.

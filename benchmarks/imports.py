@@ -1,0 +1,184 @@
+"""Measure imports against their bars: python benchmarks/imports.py --help."""
+
+import gc
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tables
+from bars import Run, short
+from engines import Database, postgres_server
+from measure import run_child
+from options import options_of
+from report import render, write_json
+
+from delkalakedb.model.actions import CommitInfo
+from delkalakedb.model.codec import encode_commit
+
+_COMMITS, _QUICK_COMMITS = 50_000, 2_000
+_FILES, _QUICK_FILES = 1_000_000, 20_000
+_FASTER, _OVER_LOAD, _MEMORY_MB = 2, 2, 1000
+_ROUNDS = 3
+_NAME = "imported"
+
+
+@dataclass(frozen=True)
+class Log:
+    """A table that is imported: where it is, and how many commits or files it has."""
+
+    location: Path
+    size: int
+    warm: Path
+
+
+def main() -> int:
+    """Run what was asked for; the exit status says whether every bar was met."""
+    options = options_of(__doc__, _BARS, "2k commits, 20k files").parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
+    runs = {engine: _run(engine, work / engine) for engine in options.engines}
+    try:
+        tables.build_delta(work / "warm", tables.BATCHES)
+        with postgres_server("postgres" in options.engines):
+            for name in options.bars:
+                bar = _BARS[name]
+                log = Log(work / name, bar.sizes[options.quick], work / "warm")
+                bar.build(log)
+                for run in runs.values():
+                    _measure(run, name, log)
+                    write_json(list(runs.values()), options.out / "imports.json")
+                shutil.rmtree(log.location)
+    finally:
+        shutil.rmtree(work)
+    rows = [row for run in runs.values() for row in run.rows]
+    print(render(rows))
+    return int(any(row.ok is False for row in rows))
+
+
+def _run(engine: str, folder: Path) -> Run:
+    folder.mkdir()
+    return Run(engine, folder, (0,), {}, (0, 0), 0, None)
+
+
+def _measure(run: Run, name: str, log: Log) -> None:
+    started = time.monotonic()
+    try:
+        _BARS[name].measure(run, log)
+    except Exception as error:
+        # The other bars still count.
+        traceback.print_exc()
+        run.failed(name, error)
+    seconds = time.monotonic() - started
+    print(f"{run.engine}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+
+
+def measure_commits(run: Run, log: Log) -> None:
+    """A log of JSON commits only, beside deltalake's opening of it."""
+    ours, theirs = [], []
+    # In turns: a busy moment of the machine falls on both.
+    for number in range(_ROUNDS):
+        ours.append(_import(run.database(f"commits-{number}"), log))
+        theirs.append(run_child("open_delta", log.location, log.warm))
+        assert ours[-1]["versions"] == theirs[-1]["version"] + 1 == log.size
+    bar = f"import of {short(log.size)} commits"
+    seconds, opened = _median(ours, "seconds"), _median(theirs, "seconds")
+    run.report(bar, "ours, verified", seconds, "s")
+    run.report(bar, "deltalake's open", opened, "s")
+    limit = _FASTER if log.size == _COMMITS else None
+    run.at_least(bar, "deltalake's open / ours", opened / seconds, limit)
+    run.report(bar, "peak memory", _median(ours, "peak_bytes") / 1e6, "MB")
+
+
+def measure_checkpoint(run: Run, log: Log) -> None:
+    """A checkpoint of many files, beside a plain load of the rows that come of it."""
+    database = run.database("checkpoint")
+    ours = _import(database, log)
+    assert ours["num_files"] == log.size, ours
+    plain = _load_plain(run, database.dump(least=log.size))
+    bar = f"import of a checkpoint of {short(log.size)} files"
+    run.report(bar, "ours, verified", ours["seconds"], "s")
+    run.report(bar, "plain load of the same rows", plain, "s")
+    counts = log.size == _FILES
+    limit = _OVER_LOAD if counts else None
+    run.at_most(bar, "ours / plain load", ours["seconds"] / plain, limit)
+    limit = _MEMORY_MB if counts else None
+    run.at_most(bar, "peak memory", ours["peak_bytes"] / 1e6, limit, "MB")
+
+
+def _import(database: Database, log: Log) -> dict[str, Any]:
+    uri = f"{database.uri}?table={_NAME}"
+    return run_child("import_log", log.location, uri, log.warm)
+
+
+def _load_plain(run: Run, rows: dict[str, Any]) -> float:
+    beside = run.database("plain")
+    beside.connect().close()
+    gc.collect()
+    # Millions of rows that stay: the collector would look at them all.
+    gc.freeze()
+    try:
+        return beside.load(rows)
+    finally:
+        gc.unfreeze()
+
+
+def _build_commits(log: Log) -> None:
+    """One file a commit, as an append with delta-rs leaves it."""
+    folder = log.location / "_delta_log"
+    folder.mkdir(parents=True)
+    for version in range(log.size):
+        first = [] if version else tables.first_actions()
+        info = CommitInfo(
+            {
+                "timestamp": 1_700_000_000_000 + version,
+                "operation": "WRITE",
+                "operationParameters": {"mode": "Append"},
+                "engineInfo": "delta-rs:py-1.6.6",
+                "clientVersion": "delta-rs.py-1.6.6",
+                "operationMetrics": {
+                    "execution_time_ms": 5,
+                    "num_added_files": 1,
+                    "num_added_rows": tables.ROWS_PER_FILE,
+                    "num_partitions": 0,
+                    "num_removed_files": 0,
+                },
+            }
+        )
+        actions = [*first, tables.add(version, log.size), info]
+        (folder / f"{version:020}.json").write_bytes(encode_commit(actions))
+
+
+def _build_checkpoint(log: Log) -> None:
+    """A checkpoint by delta-rs whose commits are cleaned up but for its own."""
+    tables.build_delta(log.location, log.size)
+    for version in range(tables.BATCHES):
+        (log.location / "_delta_log" / f"{version:020}.json").unlink()
+
+
+def _median(answers: list[dict[str, Any]], name: str) -> float:
+    return float(statistics.median(answer[name] for answer in answers))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """How a bar's log is built and measured; its size, and that of a quick run."""
+
+    build: Callable[[Log], None]
+    measure: Callable[[Run, Log], None]
+    sizes: tuple[int, int]
+
+
+_BARS = {
+    "commits": Bar(_build_commits, measure_commits, (_COMMITS, _QUICK_COMMITS)),
+    "checkpoint": Bar(_build_checkpoint, measure_checkpoint, (_FILES, _QUICK_FILES)),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

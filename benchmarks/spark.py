@@ -1,0 +1,115 @@
+"""Measure the Spark layer against its bars: python benchmarks/spark.py --help."""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import spark_reads
+import spark_writes
+from bars import MILLION, Run
+from engines import postgres_server
+from options import options_of
+from pyspark.sql import SparkSession
+from report import render, write_json
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "spark"))
+import delta_spark
+
+_BARS = ("scan", "plan", "grow", "write", "merge")
+_ROWS, _MERGED = 40 * MILLION, 10 * MILLION
+_SIZES, _QUICK_SIZES = (10_000, 50_000, MILLION), (1_000, 5_000, 10_000)
+_CONFIG = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "6g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def main() -> int:
+    """Run what was asked for; the exit status says whether every bar was met."""
+    parser = options_of(__doc__, _BARS, "a hundredth of the rows, a tenth of the files")
+    parser.set_defaults(engines=["sqlite"])
+    parser.add_argument("--rows", type=int, help="for 40M; merges have a quarter")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
+    rows = options.rows or (_ROWS // 100 if options.quick else _ROWS)
+    sizes = _QUICK_SIZES if options.quick else _SIZES
+    runs: list[Run] = []
+    try:
+        with (
+            postgres_server("postgres" in options.engines),
+            _session(work) as (session, has_delta),
+        ):
+            for engine in options.engines:
+                folder = work / engine
+                folder.mkdir()
+                run = Run(engine, folder, sizes, {}, (0, 0), rows, None)
+                runs.append(run)
+                _measure(run, session, has_delta, options.bars)
+                shutil.rmtree(folder)
+                write_json(runs, options.out / "spark.json")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    print(render([row for run in runs for row in run.rows]))
+    for run in runs:
+        for note in run.notes:
+            print(f"{run.engine}: {note}")
+    return int(any(row.ok is False for run in runs for row in run.rows))
+
+
+@contextmanager
+def _session(work: Path) -> Iterator[tuple[SparkSession, bool]]:
+    """Two local cores, with Delta Spark where it is to be had."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config(map=_CONFIG)
+    builder = builder.config("spark.sql.warehouse.dir", str(work / "warehouse"))
+    builder = builder.config("spark.local.dir", str(work / "spark"))
+    try:
+        jars = ",".join(map(str, delta_spark.find_jars(work / "jars")))
+        builder = builder.config(map={"spark.jars": jars, **delta_spark.CONFIG})
+        has_delta = True
+    except delta_spark.UnavailableError as error:
+        print(f"without Delta Spark: {error}", file=sys.stderr)
+        has_delta = False
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session, has_delta
+    finally:
+        session.stop()
+
+
+def _measure(
+    run: Run, session: SparkSession, has_delta: bool, bars: Collection[str]
+) -> None:
+    steps: dict[str, Callable[[], None]] = {
+        "scan": lambda: spark_reads.measure_scan(run, session),
+        "plan": lambda: spark_reads.measure_plan(run, session),
+        "grow": lambda: spark_reads.measure_growth(run, session),
+        "write": lambda: spark_writes.measure_write(run, session),
+        "merge": lambda: spark_writes.measure_merge(run, session, has_delta),
+    }
+    for name in (name for name in steps if name in bars):
+        started = time.monotonic()
+        try:
+            steps[name]()
+        except Exception as error:
+            # The other bars still count.
+            traceback.print_exc()
+            run.failed(name, error)
+        seconds = time.monotonic() - started
+        print(f"{run.engine}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""The command on a real terminal: tables, bars, questions, Ctrl-C, and broken pipes."""
+
+import errno
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from select import select
+
+import pytest
+from calling import Cli, make_sales
+
+import delkalakedb as dk
+
+COMMAND = shutil.which("deltasql", path=Path(sys.executable).parent) or ""
+PATIENCE_S = 60
+BOLD = "\x1b[1m"
+# A command that takes long, and counts what it has done.
+LONG = """
+import time
+from delkalakedb.cli.app import command, pass_app
+from delkalakedb.cli.main import cli, main
+
+@command()
+@pass_app
+def long(app):
+    with app.connect() as catalog, app.progress("long work") as advance:
+        catalog.rename_table("sales", "moved")
+        for done in range(1000):
+            advance(done, 1000)
+            time.sleep(0.05)
+
+cli.add_command(long)
+main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def heeding_interrupts() -> Iterator[None]:
+    """Children heed Ctrl-C, even if the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    """A catalog that the tests only look at."""
+    command = Cli(f"deltasql://sqlite/{tmp_path_factory.mktemp('lake')}/meta.db")
+    make_sales(command.table())
+    return command
+
+
+class Session:
+    """A command whose standard streams are a terminal."""
+
+    def __init__(self, uri: str | None, *words: str, **env: str) -> None:
+        self.seen = ""
+        pid, self._terminal = pty.fork()
+        if pid == 0:
+            given = {"DELTASQL_CATALOG": uri or "", "TERM": "xterm", "COLUMNS": "160"}
+            kept = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+            os.execve(words[0], words, {**kept, **given, **env})
+        self.pid = pid
+
+    def read_until(self, text: str) -> None:
+        """Wait for something to be shown."""
+        while text not in self.seen:
+            assert self._read(), self.seen
+
+    def type(self, text: str) -> None:
+        """Type something."""
+        os.write(self._terminal, text.encode())
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C until it is heeded; the exit code.
+
+        Python misses one that comes right before it starts to wait for a line.
+        """
+        self.type("\x03")
+        for _ in range(PATIENCE_S):
+            if "Interrupted" in self.seen:
+                break
+            if select([self._terminal], [], [], 2)[0]:
+                assert self._read(), self.seen
+            else:
+                self.type("\x03")
+        return self.end()
+
+    def end(self) -> int:
+        """Wait for the end; the exit code."""
+        while self._read():
+            pass
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self._terminal)
+        return os.waitstatus_to_exitcode(status)
+
+    def _read(self) -> bool:
+        assert select([self._terminal], [], [], PATIENCE_S)[0], self.seen
+        try:
+            data = os.read(self._terminal, 65536)
+        except OSError as error:
+            # The other end is closed.
+            if error.errno != errno.EIO:
+                raise
+            return False
+        self.seen += data.decode()
+        return bool(data)
+
+
+def run(catalog: Cli, *words: str, **env: str) -> tuple[int, str]:
+    session = Session(catalog.uri, COMMAND, *words, **env)
+    return session.end(), session.seen
+
+
+def test_tables_are_drawn_in_bold_unless_colours_are_off(catalog: Cli) -> None:
+    code, shown = run(catalog, "tables")
+    plain_code, plain = run(catalog, "tables", NO_COLOR="1")
+
+    assert (code, plain_code) == (0, 0)
+    assert BOLD in shown
+    assert "sales" in shown
+    assert "\x1b[3" not in plain
+    assert [line.split()[0] for line in shown.replace(BOLD, "").splitlines()] == [
+        "name",
+        "sales",
+    ]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Cli:
+    command = Cli(f"deltasql://sqlite/{tmp_path}/meta.db")
+    make_sales(command.table())
+    return command
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("n", 1, 1), ("y", 0, 0)])
+def test_drop_asks_first(own: Cli, answer: str, code: int, left: int) -> None:
+    session = Session(own.uri, COMMAND, "drop", "sales")
+    session.read_until("Drop sales at version 1?")
+    session.read_until("[y/N]")
+    session.type(f"{answer}\n")
+
+    assert session.end() == code
+    assert len(own.json("tables")) == left
+
+
+def test_interrupt_at_a_question_changes_nothing(own: Cli) -> None:
+    session = Session(own.uri, COMMAND, "drop", "sales", "--with-data")
+    session.read_until("[y/N]")
+
+    assert session.interrupt() == 130
+    assert "Interrupted" in session.seen
+    assert "Traceback" not in session.seen
+    assert dk.DeltaTable(own.table()).to_pyarrow_table().num_rows == 3
+
+
+def test_interrupt_of_long_work_keeps_what_was_committed(own: Cli) -> None:
+    session = Session(own.uri, sys.executable, "-c", LONG, "long")
+    session.read_until("long work")
+    session.read_until("/1000")
+
+    assert session.interrupt() == 130
+    assert "Traceback" not in session.seen
+    assert [table["name"] for table in own.json("tables")] == ["moved"]
+    dk.DeltaTable(own.table("moved")).delete("id = 1")
+    assert own("verify", "moved").exit_code == 0
+
+
+def test_bar_is_shown_on_a_terminal_only(own: Cli) -> None:
+    env = os.environ | {"DELTASQL_CATALOG": str(own.uri)}
+    piped = subprocess.Popen(
+        [sys.executable, "-c", LONG, "long"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + PATIENCE_S
+    while own.json("tables")[0]["name"] != "moved" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    piped.send_signal(signal.SIGINT)
+    out, err = piped.communicate(timeout=PATIENCE_S)
+
+    assert piped.returncode == 130
+    assert (out, err) == ("", "Interrupted; what was committed stays.\n")
+
+
+@pytest.mark.parametrize("kind", ["text", "json", "csv"])
+def test_pipe_that_is_closed_early_is_no_error(kind: str, many: Cli) -> None:
+    shell = f"set -o pipefail; {COMMAND} files many -o {kind} | head -1"
+    done = subprocess.run(
+        ["bash", "-c", shell],
+        env=os.environ | {"DELTASQL_CATALOG": str(many.uri)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    """A table with more files than a pipe holds."""
+    from delkalakedb.model.actions import Add
+    from delkalakedb.model.txnlog import Reads, Staged
+
+    command = Cli(f"deltasql://sqlite/{tmp_path_factory.mktemp('many')}/meta.db")
+    with dk.connect(str(command.uri)) as catalog:
+        command("create", "many", "--schema", "id BIGINT")
+        adds = [
+            Add(
+                path=f"part-{number:06}-{'x' * 100}.parquet",
+                partition_values={},
+                size=1,
+                modification_time=1,
+                data_change=True,
+            )
+            for number in range(20_000)
+        ]
+        catalog.commit(Staged("many", adds, Reads(version=0)))
+    return command
+
+
+def test_table_names_are_completed(catalog: Cli) -> None:
+    done = subprocess.run(
+        [COMMAND],
+        env=os.environ
+        | {
+            "DELTASQL_CATALOG": str(catalog.uri),
+            "_DELTASQL_COMPLETE": "bash_complete",
+            "COMP_WORDS": "deltasql describe sa",
+            "COMP_CWORD": "2",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == "plain,sales\n"

@@ -1,0 +1,138 @@
+"""Dropped tables are forgotten; their files stay as a plain Delta table, or go."""
+
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import deltalake
+import pytest
+from imports import with_table
+from logmaking import rows
+
+import delkalakedb as dk
+from delkalakedb.errors import DeltaError, MirrorError, TableNotFoundError
+
+
+@pytest.fixture
+def uri(catalog_uri: str) -> str:
+    return with_table(catalog_uri, "t")
+
+
+def folder(catalog: dk.Catalog, name: str = "t") -> Path:
+    return Path(catalog.table(name).location.removeprefix("file://"))
+
+
+def test_dropped_table_goes_on_as_a_plain_one(
+    uri: str, catalog: dk.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_MIRROR__MODE", "external")
+    dk.write_deltalake(uri, rows(0))
+    dk.write_deltalake(uri, rows(4), mode="append")
+
+    done = catalog.drop_table("t")
+
+    assert (done.version, done.unpublished_versions, done.deleted_files) == (1, 0, 0)
+    assert catalog.tables() == []
+    assert deltalake.DeltaTable(done.location).to_pyarrow_table().num_rows == 8
+    with pytest.raises(TableNotFoundError):
+        catalog.drop_table("t")
+    assert dk.import_table(done.location, uri).version == 1
+
+
+def test_data_goes_with_the_table_when_that_is_asked(
+    uri: str, catalog: dk.Catalog
+) -> None:
+    dk.write_deltalake(uri, rows(0), partition_by=["id"])
+    place = folder(catalog)
+    beside = place.parent / "beside.txt"
+    beside.write_text("stays")
+    told: list[tuple[int, int]] = []
+
+    done = catalog.drop_table("t", with_data=True, progress=lambda *n: told.append(n))
+
+    assert not place.exists()
+    assert beside.exists()
+    assert done.deleted_files > 4
+    assert done.deleted_bytes > 0
+    assert told == [(done.deleted_files,) * 2]
+    dk.write_deltalake(uri, rows(8))
+    assert dk.DeltaTable(uri).version() == 0
+
+
+def test_data_that_other_tables_share_is_not_deleted(
+    uri: str, catalog: dk.Catalog
+) -> None:
+    dk.write_deltalake(uri, rows(0))
+    place = folder(catalog)
+    catalog.create_table("inner", rows(0).schema, location=str(place / "in"))
+
+    with pytest.raises(DeltaError, match="inner lies below"):
+        catalog.drop_table("t", with_data=True)
+    catalog.drop_table("inner")
+    with pytest.raises(DeltaError, match="another Delta table lies below"):
+        catalog.drop_table("t", with_data=True)
+
+    assert dk.DeltaTable(uri).to_pyarrow_table().num_rows == 4
+
+
+def test_table_whose_log_cannot_be_completed_is_dropped_by_force_only(
+    uri: str, catalog: dk.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dk.write_deltalake(uri, rows(0))
+    monkeypatch.setenv("DELKALAKEDB_MIRROR__MODE", "external")
+    dk.write_deltalake(f"{uri}&pool_size=2", rows(4), mode="append")
+    place = folder(catalog)
+    shutil.copy(
+        place / "_delta_log" / f"{0:020}.json", place / "_delta_log" / f"{1:020}.json"
+    )
+
+    with pytest.raises(MirrorError, match=r"isn't dropped: .*someone else"):
+        catalog.drop_table("t")
+    assert [table.name for table in catalog.tables()] == ["t"]
+
+    assert catalog.drop_table("t", force=True).unpublished_versions == 1
+    assert catalog.tables() == []
+
+
+def test_commits_come_before_the_drop_or_find_no_table(
+    uri: str, catalog: dk.Catalog
+) -> None:
+    dk.write_deltalake(uri, rows(0))
+    some = threading.Semaphore(0)
+
+    def append() -> int:
+        count = 0
+        while True:
+            try:
+                table = dk.DeltaTable(uri)
+                dk.write_deltalake(table, rows(0), mode="append")
+            except TableNotFoundError:
+                return count
+            count += 1
+            some.release()
+
+    with ThreadPoolExecutor(1) as writer:
+        appended = writer.submit(append)
+        some.acquire()
+        done = catalog.drop_table("t")
+        count = appended.result()
+
+    assert done.version == count
+    assert deltalake.DeltaTable(done.location).version() == count
+
+
+def test_one_of_two_drops_the_table(uri: str, catalog: dk.Catalog) -> None:
+    dk.write_deltalake(uri, rows(0))
+    together = threading.Barrier(2)
+
+    def drop(_: int) -> bool:
+        together.wait()
+        try:
+            catalog.drop_table("t")
+        except TableNotFoundError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as both:
+        assert sorted(both.map(drop, range(2))) == [False, True]

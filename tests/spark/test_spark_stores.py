@@ -1,0 +1,79 @@
+"""Tables on an object store for which Spark has no JAR: Arrow does it all."""
+
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from delkalakedb import spark as dks
+from delkalakedb.spark.session import can_reach
+from delkalakedb.storage import open_store
+from stores import Place
+
+
+@pytest.fixture
+def uri(tmp_path: Path, s3: Place) -> str:
+    return f"deltasql://sqlite/{tmp_path}/meta.db?table=t&location={s3.location}"
+
+
+@pytest.fixture
+def shown(s3: Place) -> dict[str, str]:
+    """The store's options as those of a data source, without its secrets."""
+    secrets = {
+        "AWS_ACCESS_KEY_ID": "${DELKALAKEDB_TEST_S3_KEY}",
+        "AWS_SECRET_ACCESS_KEY": "${DELKALAKEDB_TEST_S3_SECRET}",
+    }
+    return {f"storage.{k}": v for k, v in (s3.storage_options | secrets).items()}
+
+
+def judged(s3: Place) -> dict[int, str | None]:
+    """The rows as delta-rs has them, by id."""
+    table = deltalake.DeltaTable(s3.location, storage_options=s3.storage_options)
+    rows = table.to_pyarrow_table().to_pylist()
+    assert len({row["id"] for row in rows}) == len(rows)
+    return {row["id"]: row["p"] for row in rows}
+
+
+def test_table_api_writes_and_reads_s3_without_a_jar(
+    spark: SparkSession, uri: str, s3: Place
+) -> None:
+    options: Any = {"storage_options": s3.storage_options}
+    rows = spark.range(0, 30, 1, 3).selectExpr("id", "concat('p ', id % 3) AS p")
+    assert not can_reach(spark, s3.location)
+
+    dks.write(rows, uri, partition_by="p", **options)
+    table = dks.DeltaTable.forUri(spark, uri, **options).alias("t")
+    source = rows.selectExpr("id + 20 AS id", "p").alias("s")
+    merge = table.merge(source, "t.id = s.id").whenMatchedDelete()
+    merge.whenNotMatchedInsertAll().execute()
+    table.update("id = 1", {"p": "null"})
+    table.optimize().executeCompaction()
+
+    left = {i: f"p {i % 3}" for i in range(20)}
+    added = {i: f"p {(i - 20) % 3}" for i in range(30, 50)}
+    wanted = {**left, **added, 1: None}
+    assert judged(s3) == wanted
+    assert {row.id: row.p for row in table.toDF().collect()} == wanted
+    some = dks.read(spark, uri, where="p = 'p 1' AND id < 20", **options)
+    assert sorted(row.id for row in some.collect()) == [4, 7, 10, 13, 16, 19]
+    assert dks.read(spark, uri, version=0, **options).count() == 30
+
+
+def test_data_source_writes_and_reads_s3_without_a_jar(
+    spark: SparkSession, uri: str, s3: Place, shown: dict[str, str]
+) -> None:
+    rows = spark.range(0, 10, 1, 2).selectExpr("id", "string(null) AS p")
+    writer = rows.write.format("deltasql").options(**shown)
+    writer.mode("append").save(uri)
+    writer.mode("overwrite").save(uri)
+
+    found = spark.read.format("deltasql").options(**shown).load(uri)
+
+    assert judged(s3) == dict.fromkeys(range(10))
+    assert pa.table(found.toArrow()).num_rows == 10
+    files = open_store(s3.location, s3.storage_options).list()
+    # A file for each task of each write.
+    assert len([f for f in files if f.path.endswith(".parquet")]) == 4
