@@ -1,6 +1,9 @@
 """What a run has measured: rows to hold against a bar, and times to plot."""
 
-from collections.abc import Mapping
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,8 +103,22 @@ class Run:
         """A figure without a bar."""
         self._add(bar, what, value, unit, "", None)
 
-    def failed(self, bar: str, error: Exception) -> None:
-        """A bar that could not be measured."""
+    def measure(
+        self, steps: Mapping[str, Callable[[], None]], bars: Collection[str]
+    ) -> None:
+        """Take the steps that are among the bars; one that fails is a missed bar."""
+        for name in (name for name in steps if name in bars):
+            started = time.monotonic()
+            try:
+                steps[name]()
+            except Exception as error:
+                # The other bars still count.
+                traceback.print_exc()
+                self._fail(name, error)
+            took = f"{self.engine}, {name}: {time.monotonic() - started:.1f} s"
+            print(took, file=sys.stderr, flush=True)
+
+    def _fail(self, bar: str, error: Exception) -> None:
         self._add(bar, f"{type(error).__name__}: {error}"[:80], 0, "", "", ok=False)
 
     def _add(

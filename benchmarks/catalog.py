@@ -5,7 +5,6 @@ import shutil
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -78,7 +77,7 @@ def _measure(run: Run, bars: set[str]) -> None:
             "ducklake": lambda: reads.measure_ducklake(run, catalogs),
             "dead": lambda: reads.measure_dead(run, catalogs[run.peer_size]),
         }
-        _take(run, bars, steps)
+        run.measure(steps, bars)
     steps = {
         # In processes of their own: a DuckDB file is open in one at a time.
         "list": lambda: reads.measure_list(run, databases[run.largest]),
@@ -87,18 +86,7 @@ def _measure(run: Run, bars: set[str]) -> None:
     }
     if run.engine == "postgres":
         steps["writers"] = lambda: writes.measure_writers(run)
-    _take(run, bars, steps)
-
-
-def _take(run: Run, bars: set[str], steps: Mapping[str, Callable[[], None]]) -> None:
-    for name, step in steps.items():
-        if name in bars:
-            try:
-                _step(f"{run.engine}, {name}", step)
-            except Exception as error:
-                # The other bars still count.
-                traceback.print_exc()
-                run.failed(name, error)
+    run.measure(steps, bars)
 
 
 def _build(database: Database, files: int) -> None:

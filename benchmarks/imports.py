@@ -5,10 +5,9 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,8 @@ def main() -> int:
                 log = Log(work / name, bar.sizes[options.quick], work / "warm")
                 bar.build(log)
                 for run in runs.values():
-                    _measure(run, name, log)
+                    step = partial(bar.measure, run, log)
+                    run.measure({name: step}, [name])
                     write_json(list(runs.values()), options.out / "imports.json")
                 shutil.rmtree(log.location)
     finally:
@@ -65,18 +65,6 @@ def main() -> int:
 def _run(engine: str, folder: Path) -> Run:
     folder.mkdir()
     return Run(engine, folder, (0,), {}, (0, 0), 0, None)
-
-
-def _measure(run: Run, name: str, log: Log) -> None:
-    started = time.monotonic()
-    try:
-        _BARS[name].measure(run, log)
-    except Exception as error:
-        # The other bars still count.
-        traceback.print_exc()
-        run.failed(name, error)
-    seconds = time.monotonic() - started
-    print(f"{run.engine}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
 
 
 def measure_commits(run: Run, log: Log) -> None:

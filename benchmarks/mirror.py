@@ -4,7 +4,6 @@ import shutil
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -79,16 +78,7 @@ def _measure(run: Run, bars: Collection[str], *, quick: bool) -> None:
     }
     if run.engine == "postgres":
         steps["lag"] = lambda: measure_lag(run, quick=quick)
-    for name in (name for name in steps if name in bars):
-        started = time.monotonic()
-        try:
-            steps[name]()
-        except Exception as error:
-            # The other bars still count.
-            traceback.print_exc()
-            run.failed(name, error)
-        seconds = time.monotonic() - started
-        print(f"{run.engine}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+    run.measure(steps, bars)
 
 
 class _Counted:

@@ -4,8 +4,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,16 +97,7 @@ def _measure(
         "write": lambda: spark_writes.measure_write(run, session),
         "merge": lambda: spark_writes.measure_merge(run, session, has_delta),
     }
-    for name in (name for name in steps if name in bars):
-        started = time.monotonic()
-        try:
-            steps[name]()
-        except Exception as error:
-            # The other bars still count.
-            traceback.print_exc()
-            run.failed(name, error)
-        seconds = time.monotonic() - started
-        print(f"{run.engine}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+    run.measure(steps, bars)
 
 
 if __name__ == "__main__":

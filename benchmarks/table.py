@@ -3,8 +3,6 @@
 import shutil
 import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -67,16 +65,7 @@ def _measure(run: Run, bars: Collection[str], work: Path) -> None:
     }
     if run.engine == "postgres":
         steps["writers"] = lambda: table_writes.measure_writers(run)
-    for name in (name for name in steps if name in bars):
-        started = time.monotonic()
-        try:
-            steps[name]()
-        except Exception as error:
-            # The other bars still count.
-            traceback.print_exc()
-            run.failed(name, error)
-        seconds = time.monotonic() - started
-        print(f"{run.engine}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+    run.measure(steps, bars)
 
 
 if __name__ == "__main__":

@@ -342,6 +342,15 @@ def test_str_and_repr_hide_credentials() -> None:
     assert redact(shown) == shown
 
 
+def test_str_hides_the_credentials_of_a_location() -> None:
+    place = quote("s3://key:s3cret@bucket/lake", safe="")
+    uri = parse_uri(f"deltasql://sqlite/m.db?table=t&location={place}")
+
+    assert "s3cret" not in str(uri)
+    assert "bucket/lake" in str(uri)
+    assert dict(uri.options)["location"] == "s3://key:s3cret@bucket/lake"
+
+
 def test_uri_is_a_value_that_hashes_and_pickles() -> None:
     uri = parse_uri("deltasql://postgres/me:pw@h/db?pool_size=2")
 

@@ -2,7 +2,7 @@
 
 import re
 
-__all__ = ["MASK", "redact", "redact_uri"]
+__all__ = ["MASK", "redact", "redact_uri", "redact_url"]
 
 MASK = "***"
 
@@ -27,8 +27,12 @@ _LONGEST = 300
 def redact(text: str) -> str:
     """Mask the passwords in URLs and in `password=...` pairs, wherever they stand."""
     text = _DELTASQL.sub(rf"\1:{MASK}@", text)
-    text = _URL.sub(rf"\1:{MASK}@", text)
-    return _NAMED.sub(rf"\1{MASK}", text)
+    return _NAMED.sub(rf"\1{MASK}", redact_url(text))
+
+
+def redact_url(text: str) -> str:
+    """Mask the password of a URL."""
+    return _URL.sub(rf"\1:{MASK}@", text)
 
 
 def redact_uri(text: str) -> str:

@@ -18,7 +18,7 @@ from importlib.metadata import entry_points
 from urllib.parse import quote, unquote_to_bytes
 
 from delkalakedb.errors import UriError
-from delkalakedb.redaction import MASK, redact_uri
+from delkalakedb.redaction import MASK, redact_uri, redact_url
 from delkalakedb.uri_options import OPTIONS, OptionValue, check_options, write_option
 
 __all__ = [
@@ -126,7 +126,7 @@ class Uri:
         return value if isinstance(value, str) else None
 
     def __str__(self) -> str:
-        return _format(self, lambda _: MASK)
+        return _format(self, lambda _: MASK, redact_url)
 
     def __repr__(self) -> str:
         return f"Uri({str(self)!r})"
@@ -164,7 +164,7 @@ def parse_uri(text: str, env: Mapping[str, str] | None = None) -> Uri:
 
 def format_uri(uri: Uri) -> str:
     """Write a URI, credentials included, so that parsing it gives it back."""
-    return _format(uri, lambda secret: quote(secret, safe=""))
+    return _format(uri, lambda secret: quote(secret, safe=""), str)
 
 
 def _check_engine(engine: str) -> None:
@@ -324,14 +324,19 @@ def _variable(name: str, part: str, env: Mapping[str, str]) -> str:
     return value
 
 
-def _format(uri: Uri, write_secret: Callable[[str], str]) -> str:
+def _format(
+    uri: Uri, write_secret: Callable[[str], str], write_place: Callable[[str], str]
+) -> str:
     if uri.engine == "postgres":
         path, parameters = _postgres_path(uri, write_secret), {}
     else:
         path, parameters = quote(uri.database, safe="/:"), _table_parameter(uri)
     for name, value in uri.options:
-        write = write_secret if OPTIONS[name].secret else _quote_value
-        parameters[name] = write(write_option(value))
+        text = write_option(value)
+        secret = OPTIONS[name].secret
+        parameters[name] = (
+            write_secret(text) if secret else _quote_value(write_place(text))
+        )
     query = "&".join(f"{name}={value}" for name, value in parameters.items())
     return f"{_PREFIX}{uri.engine}/{path}" + (f"?{query}" if query else "")
 

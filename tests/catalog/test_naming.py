@@ -101,8 +101,8 @@ def test_handle_on_a_table_that_another_one_has_the_name_of_writes_to_neither(
         lambda: dk.write_deltalake(old, pa.table({"id": [3]}), mode="append"),
         lambda: old.delete("id = 1"),
         lambda: old.vacuum(
-                0, dry_run=False, enforce_retention_duration=False, full=True
-            ),
+            0, dry_run=False, enforce_retention_duration=False, full=True
+        ),
         lambda: old.alter.set_table_description("x"),
     ):
         with pytest.raises(TableNotFoundError, match="another one has its name"):

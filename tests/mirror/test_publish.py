@@ -321,8 +321,8 @@ def test_publisher_that_slept_past_its_lease_stops(
         store = Recorder(location)
         put_new = store.put_new
 
-        def sleep(path: str, data: bytes) -> bool:
-            created = put_new(path, data)
+        def sleep(path: str, data: bytes, *, durable: bool = True) -> bool:
+            created = put_new(path, data, durable=durable)
             if path.endswith(f"{1:020}.json"):
                 time.sleep(0.2)
                 publish(table, "t")

@@ -84,7 +84,7 @@ def test_checkpoint_of_any_form_is_imported_as_by_one_process(
     spark: SparkSession, location: str, tmp_path: Path, form: str
 ) -> None:
     store = open_store(location)
-    odd = [add("a file", tags={"k": "\"v"}, stats='{"numRecords":1}'), remove("gone")]
+    odd = [add("a file", tags={"k": '"v'}, stats='{"numRecords":1}'), remove("gone")]
     write_log(store, odd, first=LAST + 1)
     FORMS[form](store, LAST + 1, *lines_at(FileTxnLogReader(store), LAST + 1))
     drop_commits(store, range(LAST + 1))

@@ -18,6 +18,8 @@ from delkalakedb.cli.progress import Advance, progress
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog, DeltaTable
+    from delkalakedb.config import Settings
+    from delkalakedb.uri import Uri
 
 __all__ = ["App", "Group", "Root", "command", "pass_app"]
 
@@ -53,12 +55,19 @@ class App:
             )
         return self.uri
 
+    def database(self, *, create: bool = False) -> tuple["Uri", "Settings"]:
+        """The catalog's database, for what is done without opening the catalog."""
+        from delkalakedb.config import load_settings
+        from delkalakedb.uri import parse_uri
+
+        uri = parse_uri(self.catalog_uri).catalog
+        return uri, load_settings(uri=uri, sql={"schema": _policy(create)})
+
     def connect(self, *, create: bool = False) -> "Catalog":
         """The catalog; looking at one never creates it."""
         from delkalakedb import connect
 
-        policy = "create_if_missing" if create else "error"
-        return connect(self.catalog_uri, sql={"schema": policy})
+        return connect(self.catalog_uri, sql={"schema": _policy(create)})
 
     def table_uri(self, name: str) -> str:
         """The URI of a table in the catalog."""
@@ -92,6 +101,10 @@ class App:
     def progress(self, title: str) -> AbstractContextManager[Advance]:
         """A bar on the terminal; call it with (done, total or None)."""
         return progress(sys.stderr, title, quiet=self.quiet)
+
+
+def _policy(create: bool) -> str:
+    return "create_if_missing" if create else "error"
 
 
 pass_app = click.make_pass_decorator(App)

@@ -30,11 +30,8 @@ def backup(app: App, file: str) -> None:
     `_delta_log` are part of it.
     """
     from delkalakedb.catalog.backups import back_up
-    from delkalakedb.config import load_settings
-    from delkalakedb.uri import parse_uri
 
-    uri = parse_uri(app.catalog_uri).catalog
-    settings = load_settings(uri=uri, sql={"schema": "error"})
+    uri, settings = app.database()
     with app.progress("backup"):
         done = back_up(uri, settings, file)
     app.output.record(asdict(done))
@@ -54,11 +51,8 @@ def restore_catalog(app: App, file: str, dry_run: bool, yes: bool) -> None:
     anybody writes. Exit 1 if there is such a commit, or a difference.
     """
     from delkalakedb.catalog.backups import load_tables, restore_backup
-    from delkalakedb.config import load_settings
-    from delkalakedb.uri import parse_uri
 
-    uri = parse_uri(app.catalog_uri).catalog
-    settings = load_settings(uri=uri)
+    uri, settings = app.database(create=True)
     there = load_tables(uri, settings)
     if there and not dry_run:
         app.confirm(f"Replace the catalog, which has {len(there)} tables?", yes=yes)

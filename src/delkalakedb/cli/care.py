@@ -139,11 +139,8 @@ def upgrade(app: App, dry_run: bool, yes: bool) -> None:
     Older versions can't open it after that. Make a backup first.
     """
     from delkalakedb.catalog.upgrading import load_versions, upgrade_catalog
-    from delkalakedb.config import load_settings
-    from delkalakedb.uri import parse_uri
 
-    uri = parse_uri(app.catalog_uri).catalog
-    settings = load_settings(uri=uri, sql={"schema": "error"})
+    uri, settings = app.database()
     versions = load_versions(uri, settings)
     if versions.behind and not dry_run:
         app.say("deltasql backup FILE writes a backup of the catalog as it is now")
@@ -167,12 +164,9 @@ def doctor(app: App) -> None:
     (an object is put and deleted again), the mirror, leftovers. Exit 1 if something
     isn't ok.
     """
-    from delkalakedb.config import load_settings
     from delkalakedb.table.doctor import examine
-    from delkalakedb.uri import parse_uri
 
-    uri = parse_uri(app.catalog_uri).catalog
-    settings = load_settings(uri=uri, sql={"schema": "error"})
+    uri, settings = app.database()
     with app.progress("check") as advance:
         found = []
         for check in examine(uri, settings):

@@ -69,11 +69,7 @@ class Loader:
         said = {_key(a) for a in first.actions if isinstance(a, Add | Remove)}
         parts = self._reading.files(self._store, paths, _FILES, said)
         for part in _remaining(parts, self._head.next_file):
-            write = batch_writes if isinstance(part, pa.RecordBatch) else base_writes
-            with self._staged.writing() as session:
-                head, writes = write(self._head, part)
-                self._staged.write(session, head, writes)
-            self._tell(head)
+            self._write_files(part)
         self._write([first])
 
     def load_commits(self, log: LogFiles) -> None:
@@ -119,6 +115,16 @@ class Loader:
         head = indexed(head, self._limit)
         with self._staged.writing() as session:
             self._staged.write(session, head, state_rows(head, state))
+
+    def _write_files(self, part: Part) -> None:
+        before = self._head
+        write = batch_writes if isinstance(part, pa.RecordBatch) else base_writes
+        with self._staged.writing() as session:
+            head, writes = write(before, part)
+            self._staged.write(session, head, writes)
+        # Of tombstones alone there is nothing to see.
+        if head.num_files > before.num_files:
+            self._tell(head)
 
     def _new_head(self, first: int, actions: Iterable[Action]) -> Head:
         """The head one step before the first version, with that one's state."""
@@ -182,8 +188,8 @@ def _remaining(parts: Iterable[Part], done: int) -> Iterator[Part]:
     for part in parts:
         rest = part[done:]
         done -= len(part) - len(rest)
-        if len(rest):
-            yield rest
+        for start in range(0, len(rest), _TOGETHER):
+            yield rest[start : start + _TOGETHER]
 
 
 def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
