@@ -168,7 +168,7 @@ def test_log_that_differs_is_a_finding(new: Cli, lake: Path) -> None:
         (["import", "{lake}/nowhere"], 5, "no"),
         (["import", "{lake}", "-r"], 5, "no such object"),
         (["import", "ftp://x/y"], 5, "aren't supported"),
-        (["import", "x", "--storage-option", SECRET], 2, "KEY=VALUE"),
+        (["import", "x", "--storage-option", SECRET], 2, "NAME=VALUE"),
         (["sync", "sales"], 5, "it is this catalog's own"),
         (["sync", "sales", "--cut-over", "--watch", "1s"], 2, "--watch ends"),
         (["detach", "sales"], 2, "Add --yes"),

@@ -7,7 +7,13 @@ import click
 
 from delkalakedb.cli.app import App, command, pass_app
 from delkalakedb.cli.failures import FOUND
-from delkalakedb.cli.options import TABLE, at_options, dry_run_option, where_option
+from delkalakedb.cli.options import (
+    NAMES,
+    TABLE,
+    at_options,
+    dry_run_option,
+    where_option,
+)
 from delkalakedb.cli.rows import plain, show_query
 
 __all__ = ["append", "diff", "export", "head", "query"]
@@ -15,14 +21,8 @@ __all__ = ["append", "diff", "export", "head", "query"]
 _FILE_KINDS = ("parquet", "csv", "jsonl", "arrow")
 
 
-def _names(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> tuple[str, ...]:
-    return tuple(name.strip() for name in value.split(",")) if value else ()
-
-
 columns_option = click.option(
-    "--columns", callback=_names, metavar="A,B", help="Only these columns."
+    "--columns", type=NAMES, default=(), help="Only these columns."
 )
 limit_option = click.option(
     "--limit", type=click.IntRange(min=0), help="At most so many rows."
@@ -91,8 +91,8 @@ def query(app: App, /, sql: str | None, file: str | None, limit: int | None) -> 
 @click.option("--create", is_flag=True, help="Make the table if there is none.")
 @click.option(
     "--partition-by",
-    callback=_names,
-    metavar="A,B",
+    type=NAMES,
+    default=(),
     help="Partition a new table by these columns.",
 )
 @click.option(

@@ -10,7 +10,7 @@ import click
 
 from delkalakedb.cli.app import App, command, pass_app
 from delkalakedb.cli.failures import FAILED, FOUND
-from delkalakedb.cli.options import DURATION, TABLE, dry_run_option, yes_option
+from delkalakedb.cli.options import DURATION, PAIR, TABLE, dry_run_option, yes_option
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog
@@ -27,20 +27,6 @@ _COPIED = ("table", "state", "version", "versions", "num_files", "rows", "second
 _DETACHED = ("table", "version", "location")
 
 
-class _StorageOption(click.ParamType[tuple[str, str]]):
-    name = "key=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """A key and a value."""
-        key, equals, text = value.partition("=")
-        if not key or not equals:
-            # Not the text itself: it may be a secret.
-            self.fail("a storage option is written KEY=VALUE", param, ctx)
-        return key, text
-
-
 class _Column(click.ParamType[tuple[str, str]]):
     name = "column"
 
@@ -53,7 +39,7 @@ class _Column(click.ParamType[tuple[str, str]]):
 
 
 def storage_options(command: _F) -> _F:
-    """`--storage-option KEY=VALUE`, any number of times."""
+    """`--storage-option NAME=VALUE`, any number of times."""
 
     def collect(
         ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, str], ...]
@@ -63,10 +49,9 @@ def storage_options(command: _F) -> _F:
     return click.option(
         "--storage-option",
         "storage_options",
-        type=_StorageOption(),
+        type=PAIR,
         multiple=True,
         callback=collect,
-        metavar="KEY=VALUE",
         help="For the object store, as deltalake takes it; the environment's are used.",
     )(command)
 

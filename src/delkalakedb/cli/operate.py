@@ -9,6 +9,7 @@ import click
 from delkalakedb.cli.app import App, command, pass_app
 from delkalakedb.cli.failures import FOUND
 from delkalakedb.cli.options import (
+    NAMES,
     TABLE,
     at_options,
     dry_run_option,
@@ -97,7 +98,7 @@ def verify(app: App, tables: tuple[str, ...], all_tables: bool, deep: bool) -> N
 @command(epilog="Example: deltasql optimize sales --where \"day = '2026-01-31'\"")
 @tables_arguments
 @where_option("Only these partitions: comparisons joined by AND.")
-@click.option("--z-order", metavar="COLUMNS", help="Cluster by columns: a,b,c.")
+@click.option("--z-order", type=NAMES, default=(), help="Cluster by these columns.")
 @click.option(
     "--target-size", type=click.IntRange(min=1), help="The size of a file, in bytes."
 )
@@ -113,7 +114,7 @@ def optimize(
     tables: tuple[str, ...],
     all_tables: bool,
     where: str | None,
-    z_order: str | None,
+    z_order: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Rewrite the small files of TABLES as fewer large ones.
@@ -125,8 +126,7 @@ def optimize(
         table = app.table(name)
         given: dict[str, Any] = {"partition_filters": _partitions(catalog, name, where)}
         if z_order:
-            words = [word.strip() for word in z_order.split(",")]
-            metrics = table.optimize.z_order(words, **given, **options)
+            metrics = table.optimize.z_order(list(z_order), **given, **options)
         else:
             metrics = table.optimize.compact(**given, **options)
         return {

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DURATION",
+    "NAMES",
+    "PAIR",
     "TABLE",
     "TIME",
     "at_options",
@@ -79,9 +81,39 @@ class _Duration(click.ParamType[timedelta]):
         return timedelta(**{_UNITS[found[2]]: float(found[1])})
 
 
+class _Names(click.ParamType[tuple[str, ...]]):
+    name = "a,b"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Names between commas."""
+        if isinstance(value, tuple):
+            return value
+        return tuple(name.strip() for name in value.split(","))
+
+
+class _Pair(click.ParamType[tuple[str, str]]):
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """A name and its value."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not (name and equals):
+            # Not the text itself: it may be a secret.
+            self.fail("this is written NAME=VALUE", param, ctx)
+        return name.strip(), text.strip()
+
+
+DURATION = _Duration()
+NAMES = _Names()
+PAIR = _Pair()
 TABLE = _TableName()
 TIME = _Time()
-DURATION = _Duration()
 
 
 def at_options(command: _F) -> _F:

@@ -1,12 +1,11 @@
 """Commands that make and change tables: `init`, `create`, `rename`, `set`, `drop`..."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from delkalakedb.cli.app import App, command, pass_app
-from delkalakedb.cli.options import TABLE, dry_run_option, yes_option
+from delkalakedb.cli.options import NAMES, PAIR, TABLE, dry_run_option, yes_option
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog, Table
@@ -14,22 +13,6 @@ if TYPE_CHECKING:
 __all__ = ["create", "drop", "init", "rename", "set_", "unset"]
 
 _SOURCES = ("schema", "schema_file", "like")
-
-
-def _pairs(
-    ctx: click.Context, param: click.Parameter, value: Sequence[str]
-) -> dict[str, str]:
-    pairs = {}
-    for text in value:
-        name, equals, given = text.partition("=")
-        if not (name and equals):
-            raise click.BadParameter(f"{text!r} isn't name=value", ctx, param)
-        pairs[name.strip()] = given.strip()
-    return pairs
-
-
-def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str]:
-    return [name.strip() for name in value.split(",")] if value else []
 
 
 @command(epilog="Example: deltasql --catalog deltasql://sqlite/meta.db init")
@@ -84,8 +67,8 @@ def init(app: App) -> None:
 )
 @click.option(
     "--partition-by",
-    callback=_names,
-    metavar="A,B",
+    type=NAMES,
+    default=(),
     help="Partition the table by these columns.",
 )
 @click.option("--location", help="The folder of its files.")
@@ -93,8 +76,7 @@ def init(app: App) -> None:
     "--property",
     "properties",
     multiple=True,
-    callback=_pairs,
-    metavar="NAME=VALUE",
+    type=PAIR,
     help="A table property; may be given several times.",
 )
 @click.option("--comment", help="What the table is.")
@@ -104,9 +86,9 @@ def create(
     app: App,
     /,
     name: str,
-    partition_by: list[str],
+    partition_by: tuple[str, ...],
     location: str | None,
-    properties: dict[str, str],
+    properties: tuple[tuple[str, str], ...],
     comment: str | None,
     if_not_exists: bool,
     **sources: str | None,
@@ -126,7 +108,7 @@ def create(
             schema,
             location=location,
             partition_by=partition_by,
-            configuration=properties,
+            configuration=dict(properties),
             description=comment,
         )
     _show(app, made)
@@ -234,10 +216,10 @@ def drop(
 @command("set", epilog="Example: deltasql set sales delta.checkpointInterval=50")
 @click.argument("table", type=TABLE)
 @click.argument(
-    "properties", nargs=-1, required=True, callback=_pairs, metavar="NAME=VALUE..."
+    "properties", nargs=-1, required=True, type=PAIR, metavar="NAME=VALUE..."
 )
 @pass_app
-def set_(app: App, table: str, properties: dict[str, str]) -> None:
+def set_(app: App, table: str, properties: tuple[tuple[str, str], ...]) -> None:
     """Set properties of TABLE.
 
     Those whose names begin with delta. are Delta's; others are one's own.
@@ -245,7 +227,7 @@ def set_(app: App, table: str, properties: dict[str, str]) -> None:
     from delkalakedb.table.properties import set_properties
 
     with app.connect() as catalog:
-        set_properties(catalog, table, properties)
+        set_properties(catalog, table, dict(properties))
         _show_properties(app, catalog, table)
 
 
