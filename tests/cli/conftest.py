@@ -1,7 +1,9 @@
 """A catalog with one table, and the command to run on it."""
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,14 @@ def postgres_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """pg_dump and pg_restore, where the server's own are the only ones there are."""
     places = os.pathsep.join([os.environ["PATH"], str(find_binaries())])
     monkeypatch.setenv("PATH", places)
+
+
+@pytest.fixture(autouse=True)
+def heeding_interrupts() -> Iterator[None]:
+    """Ctrl-C is heeded, even if the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

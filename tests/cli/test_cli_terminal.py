@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from select import select
 
@@ -38,14 +37,6 @@ def long(app):
 cli.add_command(long)
 main()
 """
-
-
-@pytest.fixture(autouse=True)
-def heeding_interrupts() -> Iterator[None]:
-    """Children heed Ctrl-C, even if the tests run in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")

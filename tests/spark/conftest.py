@@ -27,8 +27,12 @@ CONFIG = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep Spark's tests on one worker, which then starts it once."""
+    """Keep Spark's tests on one worker, which then starts it once.
+
+    First of all: xdist's own hook writes the groups down.
+    """
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.xdist_group("spark"))
