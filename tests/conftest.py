@@ -1,6 +1,7 @@
 """Fixtures for every test: one Postgres server per run, one catalog per test."""
 
 import os
+import resource
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from postgres import Server
 
 ENGINES = ("sqlite", "duckdb", "postgres")
 _URL = "DELKALAKEDB_TEST_PG_URL"
+_OPEN_FILES = 16_384
 
 settings.register_profile("ci", deadline=None, print_blob=True)
 settings.load_profile("ci")
@@ -22,6 +24,7 @@ settings.load_profile("ci")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start Postgres once, before the workers that share it."""
+    _allow_open_files()
     if hasattr(config, "workerinput"):
         return
     stores.prepare(config)
@@ -78,6 +81,14 @@ def s3() -> stores.Place:
 def careless_s3() -> stores.Place:
     """A place of the test's own on an S3 server that ignores `If-None-Match`."""
     return stores.fresh_place("careless")
+
+
+def _allow_open_files() -> None:
+    """A catalog that a URI named stays open, and here each test has its own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _authority(connection: "psycopg.Connection[tuple[object, ...]]") -> str:

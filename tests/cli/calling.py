@@ -1,6 +1,7 @@
 """The command as the tests call it."""
 
 import json
+import select
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +10,13 @@ from click.testing import CliRunner, Result
 import delkalakedb as dk
 from delkalakedb.cli.main import cli
 from delkalakedb.uri import format_uri, parse_uri
+
+
+def can_read(descriptor: int, seconds: float) -> bool:
+    """Whether there is something to read by then; of any number of open files."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 class Cli:

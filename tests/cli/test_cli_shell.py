@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from calling import Cli
+from calling import Cli, can_read
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -171,7 +170,7 @@ class Terminal:
         """Wait for a text, and forget what came before its end."""
         until = time.monotonic() + seconds
         while not (found := re.search(pattern, self.seen)):
-            ready, _, _ = select.select([self._mine], [], [], until - time.monotonic())
+            ready = can_read(self._mine, until - time.monotonic())
             assert ready, f"{pattern!r} didn't come: {self.seen!r}"
             self.seen += self._read()
         self.seen = self.seen[found.end() :]

@@ -9,10 +9,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from select import select
 
 import pytest
-from calling import Cli, make_sales
+from calling import Cli, can_read, make_sales
 
 import delkalakedb as dk
 
@@ -77,7 +76,7 @@ class Session:
         for _ in range(PATIENCE_S):
             if "Interrupted" in self.seen:
                 break
-            if select([self._terminal], [], [], 2)[0]:
+            if can_read(self._terminal, 2):
                 assert self._read(), self.seen
             else:
                 self.type("\x03")
@@ -92,7 +91,7 @@ class Session:
         return os.waitstatus_to_exitcode(status)
 
     def _read(self) -> bool:
-        assert select([self._terminal], [], [], PATIENCE_S)[0], self.seen
+        assert can_read(self._terminal, PATIENCE_S), self.seen
         try:
             data = os.read(self._terminal, 65536)
         except OSError as error:
