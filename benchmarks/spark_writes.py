@@ -83,7 +83,8 @@ def measure_merge(run: Run, session: SparkSession, has_delta: bool) -> None:
         _report_merge(run, f"merge 1% of {short(size)} rows, {kind}", found)
         if has_delta:
             theirs = session.read.format("delta").load(str(copy))
-            odd = dks.read(session, uri).exceptAll(theirs).count()
+            ours = dks.read(session, uri)
+            odd = ours.exceptAll(theirs).count() + theirs.exceptAll(ours).count()
             run.at_most("merge", f"rows that differ, {kind}", odd, 0, "")
         for path in run.folder.glob("merge-*"):
             shutil.rmtree(path)
