@@ -13,8 +13,10 @@ from delkalakedb.model.actions import Metadata, Protocol, known
 from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.tables import Table
 
-__all__ = ["FILES_PER_TABLE", "Head", "load_head", "parse_head"]
+__all__ = ["FILES_PER_TABLE", "FOLLOWING", "Head", "load_head", "parse_head"]
 
+# The hold of a table that others write by file.
+FOLLOWING = "following"
 # A file id carries its table in the bits above these.
 FILES_PER_TABLE = 1 << 40
 
@@ -51,9 +53,12 @@ class Head:
         """Refuse to write to a table that others write."""
         if self.hold is None:
             return
+        advice = "Write to it there"
+        if self.hold == FOLLOWING:
+            advice = "Write where it is written, or take it over: dk.cut_over(uri)"
         raise ReadOnlyError(
             f"{self.name}: nothing was written: it is {self.hold}, and read-only here. "
-            "Write where it is written, or take it over: dk.cut_over(uri)"
+            f"{advice}"
         )
 
     def table(self) -> Table:

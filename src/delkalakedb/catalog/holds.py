@@ -6,12 +6,12 @@ one has it. The hold is checked under the table's lock, by every commit.
 """
 
 from delkalakedb.catalog.catalog import Catalog
+from delkalakedb.catalog.head import FOLLOWING
 from delkalakedb.catalog.transaction import lock_queries
 from delkalakedb.model.txnlog import Staged
 
 __all__ = ["FOLLOWING", "MOVED", "MOVING", "set_hold"]
 
-FOLLOWING = "following"
 MOVING = "moving to "
 MOVED = "moved to "
 

@@ -249,7 +249,8 @@ def sync(
     with app.connect(create=not cut_over) as catalog:
         name = _followed(app, catalog, table, name, storage_options)
         if cut_over:
-            question = f"Have all who write to {name} by file stopped for good?"
+            hold = catalog.log(name).head().hold
+            question = f"{name} is {hold}. Have its other writers stopped for good?"
             app.confirm(question, yes=yes)
             done = cut_over_in(catalog, name, storage_options=storage_options)
         else:

@@ -194,7 +194,7 @@ def fence(app: App, table: str, yes: bool) -> None:
     """Shut out writers that don't ask the catalog.
 
     Gives TABLE the feature catalogManaged. Readers that don't know the feature are shut
-    out as well, and it can't be undone.
+    out as well; detach takes it away again.
     """
     from delkalakedb.mirror.fence import fence as shut
 

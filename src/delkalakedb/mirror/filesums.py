@@ -10,25 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delkalakedb.catalog.base import adds_of, named
-from delkalakedb.catalog.rows import FILES_SCHEMA, file_columns
+from delkalakedb.catalog.rows import ADD_COLUMNS, FILES_SCHEMA, file_columns
 from delkalakedb.model.actions import Action, Add
 from delkalakedb.storage.columns import Part
 
 __all__ = ["as_actions", "sum_log", "sum_rows", "summed_schema"]
 
-_KEPT = (
-    "path",
-    "partition_values",
-    "size_bytes",
-    "modification_time_ms",
-    "stats",
-    "tags",
-    "deletion_vector",
-    "base_row_id",
-    "default_row_commit_version",
-    "clustering_provider",
-)
 _UNKEPT = ("data_change", "null_fields", "extra")
+_KEPT = tuple(name for name in ADD_COLUMNS if name not in _UNKEPT)
 _BETWEEN, _NULL = "\x1f", "\x1e"
 
 
