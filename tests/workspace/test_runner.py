@@ -57,6 +57,29 @@ def test_append_and_overwrite_look_at_no_file(uri: str) -> None:
     assert table.history(1)[0]["operationMetrics"]["num_removed_files"] == 4
 
 
+def test_many_appends_with_changes_in_between_each_add_their_own_file(
+    uri: str,
+) -> None:
+    """What delta-rs's handle has seen of others shows in none of them."""
+    table = dk.DeltaTable(uri)
+    for number in range(3, 30):
+        if number == 12:
+            table.alter.add_columns([deltalake.Field("note", "string")])
+        if number == 20:
+            table.delete("id = 0")
+        rows = pa.table({"id": [number], "note": [str(number)]})
+        columns = ["id", "note"] if number >= 12 else ["id"]
+        dk.write_deltalake(table, rows.select(columns), mode="append")
+        added = table.get_add_actions().column("path").to_pylist()
+        assert len(added) == len(set(added))
+    assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == list(range(1, 30))
+    writes = [c for c in table.history() if c["operation"] == "WRITE"]
+    assert {c["operationMetrics"]["num_added_files"] for c in writes} == {1}
+    plain = deltalake.DeltaTable(table.table_uri)
+    assert sorted(plain.file_uris()) == sorted(table.file_uris())
+    assert plain.version() == table.version()
+
+
 def test_version_in_the_workspace_is_the_one_that_was_read(uri: str) -> None:
     with dk.connect(uri) as catalog:
         version = run(

@@ -64,6 +64,7 @@ class SqlRawWrites(SqlRawAlters):
         operation = Operation[None](
             mode,
             lambda raw: raw.write(data=data, **options),
+            appends=mode == "append",
             remove_all=mode == "overwrite",
         )
         self._perform(operation, commit_properties)

@@ -19,11 +19,14 @@ _DAY_S = 24 * 60 * 60
 
 
 @contextmanager
-def private_folder(work: Path) -> Iterator[Path]:
-    """A new folder below `work`, gone afterwards; removes those of dead owners."""
+def private_folder(work: Path, name: str | None = None) -> Iterator[Path]:
+    """A new folder below `work`, gone afterwards; removes those of dead owners.
+
+    Its name is of no folder before, unless it is given.
+    """
     work.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(work)
-    folder, lock = _locked_folder(work)
+    folder, lock = _locked_folder(work / (name or uuid.uuid4().hex))
     try:
         yield folder
     finally:
@@ -31,9 +34,8 @@ def private_folder(work: Path) -> Iterator[Path]:
         _unlock(lock)
 
 
-def _locked_folder(work: Path) -> tuple[Path, int | None]:
+def _locked_folder(folder: Path) -> tuple[Path, int | None]:
     while True:
-        folder = work / uuid.uuid4().hex
         folder.mkdir()
         with suppress(FileNotFoundError):
             lock = _lock(folder)
