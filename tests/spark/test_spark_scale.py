@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import CodecError, UriError
+from delkalakedb.mirror import checkpoint, checkpoint_state
 from delkalakedb.storage import FileTxnLogReader, open_store
 
 # Other for each import: who writes, when, and the ids of commits that have none.
@@ -139,6 +140,31 @@ def test_checkpoint_is_that_of_one_process(
 
     assert log.read_bytes() == written
     assert deltalake.DeltaTable(location).version() == LAST
+
+
+def test_checkpoint_has_sidecars_where_the_protocol_allows_them(
+    spark: SparkSession, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t"
+    dks.import_table(spark, location, uri)
+    table = dk.DeltaTable(uri)
+    table.alter.add_feature(
+        deltalake.TableFeatures.V2Checkpoint, allow_protocol_versions_increase=True
+    )
+    monkeypatch.setattr(checkpoint, "_SIDECAR_ROWS", 1)
+    monkeypatch.setattr(checkpoint_state, "_CHUNK_ROWS", 1)
+
+    dks.checkpoint(spark, uri)
+
+    log = Path(location, "_delta_log")
+    assert len(list(log.glob("_sidecars/*.parquet"))) > 1
+    assert dks.verify(spark, uri).ok
+    for commit in log.glob("*.json"):
+        commit.unlink()
+    plain = deltalake.DeltaTable(location)
+    assert plain.version() == table.version()
+    ours, theirs = (t.get_add_actions()["path"].to_pylist() for t in (table, plain))
+    assert sorted(ours) == sorted(theirs)
 
 
 def test_uri_without_a_table_is_refused(spark: SparkSession, tmp_path: Path) -> None:

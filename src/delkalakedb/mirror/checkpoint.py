@@ -84,11 +84,14 @@ def write_checkpoint(
     store: Store,
     now_ms: int,
     table_id: int | None = None,
+    *,
+    v2: bool = False,
 ) -> Checkpoint:
     """Write a version's checkpoint; its commit must be published already.
 
-    It is of the V2 form, with sidecars, where the table's `delta.checkpointPolicy` and
-    its protocol ask for that. Written again it has the same content.
+    It is of the V2 form, with sidecars, where the table's protocol allows that and its
+    `delta.checkpointPolicy`, or the caller, asks for it. Written again it has the same
+    content.
 
     Args:
         catalog: where the table is.
@@ -97,13 +100,14 @@ def write_checkpoint(
         store: the table's location.
         now_ms: the time that tells which tombstones have expired.
         table_id: the table's id, in case another one has the name by now.
+        v2: whether sidecars are wanted whatever the policy.
     """
     head = catalog.log(name).head(version)
     if table_id not in (None, head.table_id):
         raise MirrorError(f"{name}: another table has that name now")
     with TemporaryDirectory(prefix="checkpoint-") as folder:
         target = _Target(store, Path(folder) / "rows.parquet")
-        write = _write_v2 if _is_v2(head) else _write_v1
+        write = _write_v2 if _is_v2(head, asked=v2) else _write_v1
         return write(catalog, head, target, now_ms)
 
 
@@ -173,9 +177,9 @@ def _checkpoint(head: Head, main: _Put, *sidecars: _Put) -> Checkpoint:
     )
 
 
-def _is_v2(head: Head) -> bool:
-    policy = parse_properties(head.metadata).checkpoint_policy
-    return policy == "v2" and "v2Checkpoint" in supported_features(head.protocol)
+def _is_v2(head: Head, *, asked: bool) -> bool:
+    asked = asked or parse_properties(head.metadata).checkpoint_policy == "v2"
+    return asked and "v2Checkpoint" in supported_features(head.protocol)
 
 
 def _sidecars(target: _Target, schema: pa.Schema, files: _Batches) -> Iterator[_Put]:

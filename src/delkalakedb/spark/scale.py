@@ -7,7 +7,7 @@ commits' own bytes and a checkpoint's files, in the order of the log.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -109,9 +109,10 @@ def verify(
 def checkpoint(
     spark: "SparkSession", uri: str, *, storage_options: Options = None
 ) -> None:
-    """Write a checkpoint of a table's latest version, streamed from SQL.
+    """Write a V2 checkpoint of a table's latest version, streamed from SQL.
 
-    With `delta.checkpointPolicy` = `v2` it has a sidecar for every 500,000 files.
+    It has a sidecar for every 500,000 files. A table whose protocol has no V2
+    checkpoints gets a classic one, a single file.
 
     Args:
         spark: the session.
@@ -120,7 +121,8 @@ def checkpoint(
     """
     check_spark(spark)
     options = dict(storage_options) if storage_options else None
-    DeltaTable(uri, storage_options=options).create_checkpoint()
+    raw: Any = DeltaTable(uri, storage_options=options)._table
+    raw.create_checkpoint(v2=True)
 
 
 class _Executors(Reading):

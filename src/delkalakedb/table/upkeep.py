@@ -148,11 +148,16 @@ class SqlRawUpkeep:
         )
         return _json(metrics)
 
-    def create_checkpoint(self) -> None:
-        """Write a checkpoint of the loaded version to the mirror."""
+    def create_checkpoint(self, *, v2: bool = False) -> None:
+        """Write a checkpoint of the loaded version to the mirror, with sidecars if v2.
+
+        A table whose protocol has no V2 checkpoints gets a classic one.
+        """
         mirror, store = self._published(), self._store()
         version = self._snapshot.version
-        made = write_checkpoint(self._catalog, self._name, version, store, _now_ms())
+        made = write_checkpoint(
+            self._catalog, self._name, version, store, _now_ms(), v2=v2
+        )
         write_last_checkpoint(store, made)
         Outbox(self._catalog.backend).mark_checkpoint(mirror, version)
 
