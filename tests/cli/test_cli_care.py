@@ -204,8 +204,8 @@ def test_upgrade_refuses_what_is_newer_or_absent(
 # ---- doctor
 
 
-def problems(cli: Cli) -> dict[str, dict[str, str]]:
-    found = cli.json("doctor", code=1)
+def problems(cli: Cli, code: int = 1) -> dict[str, dict[str, str]]:
+    found = cli.json("doctor", code=code)
     return {c["check"]: c for c in found if c["state"] != "ok"}
 
 
@@ -234,7 +234,7 @@ def test_doctor_finds_nothing_wrong_and_leaves_nothing(deltasql: Cli) -> None:
 
 def test_doctor_names_a_server_that_is_away() -> None:
     uri = "deltasql://postgres/me:hunter2-Zq@127.0.0.1:1/db"
-    result = Cli(uri)("doctor", code=1)
+    result = Cli(uri)("doctor", code=3)
 
     assert "fail" in result.stdout
     assert "check the URI, the server" in result.stdout
@@ -263,7 +263,7 @@ def test_doctor_names_a_duckdb_file_held_by_another_process(tmp_path: Path) -> N
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
-        found = problems(Cli(uri))["connection"]
+        found = problems(Cli(uri), code=3)["connection"]
         other.communicate()
 
     assert "another process has this DuckDB file open" in found["detail"]

@@ -1,5 +1,6 @@
 """The daily work: verify, optimize, vacuum, checkpoint, restore, retention."""
 
+import json
 import os
 import pty
 import subprocess
@@ -183,6 +184,25 @@ def test_checkpoint_is_written_for_each_table(deltasql: Cli) -> None:
     found = location(deltasql) / "_delta_log" / f"{1:020}.checkpoint.parquet"
     assert found.exists()
     deltasql("verify", "--deep", "--all")
+
+
+def test_table_that_fails_keeps_no_other_from_being_done(deltasql: Cli) -> None:
+    for name in ("first", "other"):
+        append(deltasql, 1, name=name)
+    hold = "UPDATE dl_tables SET hold = 'moved' WHERE name = 'first'"
+    with (
+        dk.connect(str(deltasql.uri)) as catalog,
+        catalog.backend.writing() as session,
+    ):
+        session.script([hold])
+    for number in (2, 3):
+        append(deltasql, number, name="other")
+
+    result = deltasql("optimize", "--all", "--output", "json", code=5)
+
+    done = [one["table"] for one in json.loads(result.stdout)]
+    assert done == ["other", "sales"]
+    assert "first: nothing was written: it is moved" in result.stderr
 
 
 @pytest.mark.parametrize("words", [[], ["sales", "--all"]])

@@ -6,7 +6,7 @@ Only click is imported at the top of the modules here, so that `--help` is quick
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ class App:
     kind: str = "text"
     quiet: bool = False
     debug: bool = False
+    # Of tables among several, the others of which were done.
+    failed: list[Exception] = field(default_factory=list)
 
     @property
     def output(self) -> Output:
@@ -189,12 +191,16 @@ class Root(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and show an error as one message."""
+        app = ctx.ensure_object(App)
         try:
-            return super().invoke(ctx)
+            super().invoke(ctx)
         except _FOR_CLICK:
-            raise
+            if not app.failed:
+                raise
         except (KeyboardInterrupt, click.Abort):
             click.echo("Interrupted; what was committed stays.", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as error:
-            raise failure(error, debug=ctx.ensure_object(App).debug) from error
+            raise failure(*app.failed, error, debug=app.debug) from error
+        if app.failed:
+            raise failure(*app.failed, debug=app.debug)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from delkalakedb.cli.app import App, command, pass_app
-from delkalakedb.cli.failures import FOUND
+from delkalakedb.cli.failures import FOUND, UNREACHABLE
 from delkalakedb.cli.options import (
     DURATION,
     TABLE,
@@ -162,7 +162,7 @@ def doctor(app: App) -> None:
 
     The database and its clock, what may be written there and at each table's location
     (an object is put and deleted again), the mirror, leftovers. Exit 1 if something
-    isn't ok.
+    isn't ok, 3 if the database can't be reached.
     """
     from delkalakedb.table.doctor import examine
 
@@ -175,4 +175,5 @@ def doctor(app: App) -> None:
     columns = ("check", "state", "detail", "advice")
     app.output.records(map(asdict, found), columns)
     if any(check.state != "ok" for check in found):
-        raise click.exceptions.Exit(FOUND)
+        unreachable = any(c.check == "connection" and c.state != "ok" for c in found)
+        raise click.exceptions.Exit(UNREACHABLE if unreachable else FOUND)

@@ -72,7 +72,9 @@ def vacuum(
             app.confirm(f"Delete {count} files with {size} bytes?", yes=yes)
         if not dry_run:
             by_name = {planned["table"]: planned for planned in done}
-            done = each_table(app, "vacuum", names, lambda name: delete(by_name[name]))
+            done = each_table(
+                app, "vacuum", list(by_name), lambda name: delete(by_name[name])
+            )
     app.output.records(done, ("table", "deleted", "num_files", "size_bytes"))
 
 
@@ -139,5 +141,5 @@ def retention(
         versions = sum(one["versions"] for one in done)
         if versions and not dry_run:
             app.confirm(f"Drop {versions} versions for good?", yes=yes)
-            done = each_table(app, "retention", names, expire)
+            done = each_table(app, "retention", [one["table"] for one in done], expire)
     app.output.records(done, ("table", "floor", "versions", "files", "stats"))

@@ -23,12 +23,16 @@ FAILED = 5
 INTERRUPTED = 130
 
 
-def failure(error: Exception, *, debug: bool) -> click.ClickException:
-    """What click shows in place of the error, credentials redacted."""
+def failure(*errors: Exception, debug: bool) -> click.ClickException:
+    """What click shows in place of the errors, credentials redacted.
+
+    The first one decides the exit code.
+    """
     from delkalakedb.redaction import redact
 
-    kind = type("Failure", (click.ClickException,), {"exit_code": _code(error)})
-    shown: click.ClickException = kind(redact(_text(error, debug=debug)))
+    kind = type("Failure", (click.ClickException,), {"exit_code": _code(errors[0])})
+    text = "\n".join(_text(error, debug=debug) for error in errors)
+    shown: click.ClickException = kind(redact(text))
     return shown
 
 

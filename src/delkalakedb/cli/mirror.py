@@ -163,18 +163,18 @@ def adopt(
     settle = foreign.discard if discard else foreign.adopt
     done = "discarded" if discard else "adopted"
 
-    def find(name: str) -> list[dict[str, Any]]:
+    def find(name: str) -> tuple[str, list[dict[str, Any]]]:
         store = open_store(catalog.table(name).location)
         commits = foreign.find_foreign(catalog, name, store)
-        return [{"table": name, done: not dry_run, **asdict(c)} for c in commits]
+        return name, [{"table": name, done: not dry_run, **asdict(c)} for c in commits]
 
     with app.connect() as catalog:
         names = named(catalog, tables, all_tables)
-        found = each_table(app, "look", names, find)
-        commits = [commit for of_table in found for commit in of_table]
+        found = dict(each_table(app, "look", names, find))
+        commits = [commit for of_table in found.values() for commit in of_table]
         if commits and not dry_run:
             _ask(app, commits, "Discard" if discard else "Adopt", yes=yes)
-        for name in [] if dry_run else names:
+        for name in [] if dry_run else found:
             settle(catalog, name, open_store(catalog.table(name).location))
     columns = ("table", "version", "operation", "timestamp_ms", done)
     app.output.records(commits, columns)

@@ -52,12 +52,22 @@ def named(catalog: "Catalog", tables: Iterable[str], all_tables: bool) -> list[s
 def each_table(
     app: App, title: str, names: list[str], do: Callable[[str], _T]
 ) -> list[_T]:
-    """What each table gives, one after the other, with a bar."""
+    """What each table gives, one after the other, with a bar.
+
+    One that fails keeps none of the others from being done.
+    """
+    from delkalakedb.errors import CatalogUnavailableError, DeltalakeDBError
+
     done = []
     with app.progress(title) as advance:
         for number, name in enumerate(names):
             advance(number, len(names))
-            done.append(do(name))
+            try:
+                done.append(do(name))
+            except CatalogUnavailableError:
+                raise
+            except DeltalakeDBError as error:
+                app.failed.append(error)
         advance(len(names), len(names))
     return done
 
