@@ -21,6 +21,7 @@ from delkalakedb.errors import (
     TableExistsError,
     UriError,
 )
+from delkalakedb.uri import format_uri, parse_uri
 
 FIRST = pa.table({"id": [1, 2, 3], "city": ["Oslo", "Rome", "Rome"]})
 MORE = pa.table({"id": [4], "city": ["Kyiv"]})
@@ -196,3 +197,22 @@ def test_signature_is_that_of_deltalake() -> None:
     assert [(p.name, p.kind, p.default) for p in ours.parameters.values()] == [
         (p.name, p.kind, p.default) for p in theirs.parameters.values()
     ]
+
+
+@pytest.mark.parametrize(
+    "name", ["größe", "a/b", "..", ".hidden", "100%", "a%2Fb", "what?#", "~", "日本 語"]
+)
+def test_table_of_any_name_has_a_folder_of_its_own(tmp_path: Path, name: str) -> None:
+    catalog = parse_uri(f"deltasql://sqlite/{tmp_path}/meta.db")
+    uri = format_uri(catalog.with_table(name))
+
+    dk.write_deltalake(uri, pa.table({"id": [1]}))
+    dk.write_deltalake(uri, pa.table({"id": [2]}), mode="append")
+    dk.DeltaTable(uri).delete("id = 1")
+
+    table = dk.DeltaTable(uri)
+    assert table.to_pyarrow_table().to_pylist() == [{"id": 2}]
+    (folder,) = (tmp_path / "meta_tables").iterdir()
+    assert (folder / "_delta_log").is_dir()
+    assert deltalake.DeltaTable(folder).to_pyarrow_table().to_pylist() == [{"id": 2}]
+    assert dk.verify(uri, deep=True).ok

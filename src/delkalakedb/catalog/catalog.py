@@ -1,11 +1,11 @@
 """A catalog: the tables of one SQL database."""
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Catalog", "Snapshot", "connect"]
 
 Filter = str | Sequence[Any] | Predicate
+# delta-rs takes a folder called %41 for one called A.
+_ODD = re.compile(r"[^\w .-]|^\.")
 
 
 class Snapshot:
@@ -259,7 +261,7 @@ class Catalog:
                 f"{name}: no location for a new table; add ?location=... (its "
                 "folder) or ?data_path=... (the folder of all tables) to the URI"
             )
-        return f"{folder.rstrip('/')}/{quote(name, safe=' ')}"
+        return f"{folder.rstrip('/')}/{_folder_name(name)}"
 
     def close(self) -> None:
         """Let go of the database; the last one out closes its connections."""
@@ -298,6 +300,13 @@ def _schema(columns: Iterable[str]) -> pa.Schema:
             f"{', '.join(FILES_SCHEMA.names)}"
         )
     return pa.schema([FILES_SCHEMA.field(name) for name in columns])
+
+
+def _folder_name(table: str) -> str:
+    """A table's name, without what means something in a path or a URL."""
+    return _ODD.sub(
+        lambda odd: "".join(f"~{byte:02x}" for byte in odd[0].encode()), table
+    )
 
 
 def connect(uri: str | Uri, **settings: Any) -> Catalog:
