@@ -35,11 +35,14 @@ __all__ = [
     "StoredRows",
     "UnknownOutcomeError",
     "Write",
+    "listed",
     "load_backend",
 ]
 
 Row = tuple[Any, ...]
 Params = Mapping[str, Any]
+# Rows of Arrow arrays that are made Python's at once.
+_LISTED = 1000
 
 
 class UnknownOutcomeError(CatalogUnavailableError):
@@ -59,10 +62,13 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """Rows for a table, by column: that is how many of them are made quickly."""
+    """Rows for a table, by column: that is how many of them are made quickly.
+
+    A column is a sequence or an Arrow array.
+    """
 
     table: str
-    columns: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, "Sequence[Any] | pa.Array"]
 
     @classmethod
     def of_rows(cls, table: str, names: Sequence[str], rows: Sequence[Row]) -> "Insert":
@@ -74,7 +80,9 @@ class Insert:
 
     def rows(self) -> Iterator[Row]:
         """Row by row."""
-        return zip(*self.columns.values(), strict=True)
+        for start in range(0, len(self), _LISTED):
+            some = (values[start : start + _LISTED] for values in self.columns.values())
+            yield from zip(*map(listed, some), strict=True)
 
     def sql(self, mark: str) -> str:
         """The statement for one row, with `mark` for each value."""
@@ -88,14 +96,19 @@ class Insert:
         Nulls are left out where one row allows it: each costs as much as a value.
         """
         if len(self) == 1:
-            kept = {
-                n: given for n, given in self.columns.items() if given[0] is not None
-            }
+            (row,) = self.rows()
+            given = dict(zip(self.columns, row, strict=True))
+            kept = {n: (value,) for n, value in given.items() if value is not None}
             values = [value for (value,) in kept.values()]
             return Insert(self.table, kept).sql(mark), values
         first = self.sql(mark)
         more = f",{first[first.index('VALUES') + 6 :]}" * (len(self) - 1)
         return first + more, [value for row in self.rows() for value in row]
+
+
+def listed(values: "Sequence[Any] | pa.Array") -> Sequence[Any]:
+    """Python's values of a column."""
+    return values.to_pylist() if hasattr(values, "to_pylist") else values
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """The rows of a checkpoint's files, which come by column."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pyarrow.compute as pc
 from delkalakedb.catalog.backend import Insert, Write
 from delkalakedb.catalog.head import FILES_PER_TABLE, Head
 from delkalakedb.catalog.history import base_writes
-from delkalakedb.catalog.rows import ADD_COLUMNS, add_from_row, hash_path
+from delkalakedb.catalog.rows import ADD_COLUMNS, add_from_row, hash_utf8
 from delkalakedb.catalog.statcolumns import index_files
 from delkalakedb.model.actions import Add, DeletionVector
 from delkalakedb.model.codec import decode_struct
@@ -39,57 +38,61 @@ def adds_of(adds: pa.RecordBatch) -> list[Add]:
 def batch_writes(head: Head, adds: pa.RecordBatch) -> tuple[Head, list[Write]]:
     """The head with more of a checkpoint's files, and what must be written for them."""
     files = named(adds)
-    columns = {
-        name: column.to_pylist()
-        for name, column in zip(files.schema.names, files.columns, strict=True)
-        if column.null_count < len(column)
-    }
-    columns["dv_id"] = _vector_ids(columns, len(adds))
-    if _is_odd(files, columns):
+    paths = files["path"].cast(pa.binary()).to_pylist()
+    vectors = _vector_ids(files["deletion_vector"])
+    if _is_odd(files, paths, vectors):
         return base_writes(head, adds_of(adds))
-    texts = columns.get("stats", [None] * len(adds))
-    stats = [parse_stats(text) for text in texts]
+    stats = [parse_stats(text) for text in files["stats"].to_pylist()]
     first = head.table_id * FILES_PER_TABLE + head.next_file
-    ids = range(first, first + len(adds))
+    ids = pa.array(range(first, first + len(adds)))
     indexed, inserts = index_files(
         head.stat_columns,
         head.metadata,
         head.version,
         ids,
-        _partition_values(columns["partition_values"]),
+        _partition_values(files["partition_values"].to_pylist()),
         stats,
     )
-    rows = columns | {
+    rows = {
+        name: column
+        for name, column in zip(files.schema.names, files.columns, strict=True)
+        if column.null_count < len(column)
+    }
+    rows |= {
+        "dv_id": vectors,
         "num_records": [known.num_records if known else None for known in stats],
-        "added_version": [head.version] * len(adds),
+        "added_version": pa.repeat(head.version, len(adds)),
         "file_id": ids,
-        "table_id": [head.table_id] * len(adds),
-        "path_hash": list(map(hash_path, columns["path"])),
+        "table_id": pa.repeat(head.table_id, len(adds)),
+        "path_hash": list(map(hash_utf8, paths)),
     }
     after = replace(
         head,
         stat_columns=indexed,
         next_file=head.next_file + len(adds),
         num_files=head.num_files + len(adds),
-        size_bytes=head.size_bytes + sum(columns["size_bytes"]),
+        size_bytes=head.size_bytes + pc.sum(files["size_bytes"]).as_py(),
     )
     return after, [Insert("dl_files", rows), *inserts]
 
 
-def _is_odd(files: pa.RecordBatch, columns: Mapping[str, Sequence[Any]]) -> bool:
+def _is_odd(
+    files: pa.RecordBatch, paths: Sequence[bytes], vectors: Sequence[str]
+) -> bool:
     """Whether a file is there twice, or its statistics have a NUL in them."""
-    keys = columns["path"]
-    if any(columns["dv_id"]):
-        keys = list(zip(keys, columns["dv_id"], strict=True))
+    keys: Sequence[object] = paths
+    if any(vectors):
+        keys = list(zip(paths, vectors, strict=True))
     nul = pc.any(pc.match_substring(files["stats"], "\0")).as_py()
     return len(set(keys)) < len(keys) or bool(nul)
 
 
-def _vector_ids(columns: Mapping[str, Sequence[Any]], size: int) -> list[str]:
-    vectors = columns.get("deletion_vector", [None] * size)
+def _vector_ids(vectors: pa.Array) -> list[str]:
+    if vectors.null_count == len(vectors):
+        return [""] * len(vectors)
     return [
         decode_struct(vector, DeletionVector).unique_id if vector else ""
-        for vector in vectors
+        for vector in vectors.to_pylist()
     ]
 
 

@@ -45,6 +45,7 @@ _STORAGE_VERSION = "v1.2.0"
 # Below this, one statement with values beats the detour over Arrow.
 _ARROW_ROWS = 16
 _BATCH_ROWS = 100_000
+_CHECKPOINT_THRESHOLD = "64MB"
 # Files of one partition lie together: a plan for it reads few of the table's blocks.
 _CLUSTERED = {"dl_files": "ORDER BY partition_values, file_id"}
 # The name by which a backup is attached.
@@ -126,7 +127,14 @@ class DuckDBBackend(Backend):
                 yield batch.cast(schema)
 
     def find_catalog(self, session: Session) -> bool:
-        return bool(session.query("find_catalog", {}))
+        # A list of all tables takes many times as long. The error that says no would
+        # end the session's transaction.
+        assert isinstance(session, _DuckDBSession)
+        with session.aside() as beside:
+            try:
+                return bool(beside.query("find_catalog", {}))
+            except duckdb.CatalogException:
+                return False
 
     def prepare(self, session: Session) -> None:
         """Nothing to do: the process holds the only write lock there is."""
@@ -188,6 +196,9 @@ class DuckDBBackend(Backend):
         root = duckdb.connect(":memory:")
         # Statements touch few rows: to share them out takes longer than to do them.
         root.execute("SET threads = 1")
+        # A checkpoint merges row groups, which takes many times as long as to write
+        # them: it has to come when they are nearly full.
+        root.execute(f"SET checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'")
         try:
             if self._path == ":memory:":
                 root.execute("ATTACH ':memory:' AS catalog")
@@ -281,6 +292,12 @@ class _DuckDBSession(Session):
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
 
+    @contextmanager
+    def aside(self) -> Iterator["_DuckDBSession"]:
+        """A session with a transaction of its own."""
+        with self._connection.cursor() as connection:
+            yield _DuckDBSession(connection)
+
     def query(self, name: str, params: Params) -> list[Row]:
         return self.query_sql(DuckDBBackend.statements[name], params)
 
@@ -306,7 +323,12 @@ class _DuckDBSession(Session):
         if len(insert) <= _ARROW_ROWS:
             self._connection.execute(*insert.flat("?"))
             return
-        incoming = pa.table({n: pa.array(v) for n, v in insert.columns.items()})
+        incoming = pa.table(
+            {
+                name: given if isinstance(given, pa.Array) else pa.array(given)
+                for name, given in insert.columns.items()
+            }
+        )
         self._connection.register("dl_incoming", incoming)
         order = _CLUSTERED.get(insert.table, "")
         self._connection.execute(

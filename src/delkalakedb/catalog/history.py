@@ -53,6 +53,8 @@ __all__ = ["base_writes", "history_writes", "state_rows"]
 _USUAL = frozenset({Add, Remove, CommitInfo})
 _NOTHING = ByKind(())
 _encode = msgspec.json.Encoder().encode
+# Files whose statistics are in memory at once.
+_TOGETHER = 10_000
 # A file's id and its size.
 _Life = tuple[int, int]
 
@@ -158,18 +160,20 @@ class _Files:
 
     def index(self) -> tuple[StatColumn, ...]:
         """Index what isn't yet; the columns, with the classes that it brings."""
-        start = len(self._num_records)
-        adds, ids = self._adds[start:], self._ids[start:]
+        for start in range(len(self._num_records), len(self._adds), _TOGETHER):
+            self._index_some(slice(start, start + _TOGETHER))
+        return self._columns
+
+    def _index_some(self, which: slice) -> None:
+        adds, ids = self._adds[which], self._ids[which]
         stats = [parse_stats(known(add.stats)) for add in adds]
         self._num_records += [s.num_records if s else None for s in stats]
-        if adds:
-            values = [add.partition_values for add in adds]
-            self._columns, inserts = index_files(
-                self._columns, self._metadata, 0, ids, values, stats
-            )
-            born = dict(zip(ids, self._born[start:], strict=True))
-            self._index += [_with_versions(insert, born) for insert in inserts]
-        return self._columns
+        values = [add.partition_values for add in adds]
+        self._columns, inserts = index_files(
+            self._columns, self._metadata, 0, ids, values, stats
+        )
+        born = dict(zip(ids, self._born[which], strict=True))
+        self._index += [_with_versions(insert, born) for insert in inserts]
 
     def writes(self, after: int) -> list[Write]:
         """All that must be written; `after` is the version before the first."""

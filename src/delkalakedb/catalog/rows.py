@@ -22,6 +22,7 @@ __all__ = [
     "columns_to_batch",
     "file_columns",
     "hash_path",
+    "hash_utf8",
     "remove_fields",
     "remove_from_row",
     "to_batch",
@@ -79,7 +80,12 @@ _decode = msgspec.json.decode
 
 def hash_path(path: str) -> int:
     """A 64-bit key for a path of any length; equal hashes are compared in full."""
-    digest = blake2b(path.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return hash_utf8(path.encode("utf-8", "surrogatepass"))
+
+
+def hash_utf8(path: bytes) -> int:
+    """The same for a path's UTF-8."""
+    digest = blake2b(path, digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 

@@ -4,15 +4,20 @@ The choice is a fact of the table's head, made when the metadata changes: a writ
 other settings still writes rows for the columns that were chosen.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
-from delkalakedb.catalog.backend import Insert
+from delkalakedb.catalog.backend import Insert, listed
 from delkalakedb.model.actions import Metadata, known
-from delkalakedb.model.indexing import Entry, index_entries, partition_entries
+from delkalakedb.model.indexing import (
+    Entries,
+    FileStats,
+    index_entries,
+    partition_entries,
+)
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.schema import Column, parse_schema
 from delkalakedb.model.stats import Stats
@@ -31,7 +36,6 @@ __all__ = [
 TABLES = {Kind.NUMBER: "dl_number_stats", Kind.TEXT: "dl_text_stats"}
 # A column id carries its table in the bits above these.
 COLUMNS_PER_TABLE = 1 << 16
-_TOGETHER = 256
 
 
 class StatColumn(msgspec.Struct, frozen=True, array_like=True):
@@ -103,14 +107,15 @@ def index_files(
     columns: Sequence[StatColumn],
     metadata: Metadata,
     version: int,
-    file_ids: Sequence[int],
+    file_ids: Sequence[int] | pa.Array,
     partition_values: Sequence[Mapping[str, str | None]],
     stats: Sequence[Stats | None],
 ) -> tuple[tuple[StatColumn, ...], list[Insert]]:
     """The columns with the width classes that the files bring, and the index rows."""
     leaves = {(c.physical, unit_of(c)): c for c in _leaves(metadata)}
     partitions = set(metadata.partition_columns)
-    rows: dict[Kind, _Rows] = {kind: _Rows() for kind in Kind}
+    files = FileStats(stats)
+    found: dict[Kind, list[tuple[int, Entries]]] = {kind: [] for kind in Kind}
     result = []
     for column in columns:
         leaf = leaves.get((column.physical, column.unit))
@@ -118,53 +123,41 @@ def index_files(
             if leaf.path[0] in partitions:
                 entries = partition_entries(leaf, partition_values)
             else:
-                entries = index_entries(leaf, stats)
-            classes = rows[column.kind].extend(file_ids, column.column_id, entries)
-            column = _with_classes(column, classes)
+                entries = index_entries(leaf, files)
+            found[column.kind].append((column.column_id, entries))
+            column = _with_classes(column, set(listed(entries[2])))
         result.append(column)
     inserts = [
-        Insert(TABLES[kind], found.columns(version))
-        for kind, found in rows.items()
-        if found.file_ids
+        Insert(TABLES[kind], _rows(version, file_ids, some))
+        for kind, some in found.items()
+        if some
     ]
     return tuple(result), inserts
 
 
-class _Rows:
-    """Index rows of one kind, by column."""
+def _rows(
+    version: int,
+    file_ids: Sequence[int] | pa.Array,
+    found: Sequence[tuple[int, Entries]],
+) -> dict[str, Sequence[Any] | pa.Array]:
+    parts = zip(*(entries for _, entries in found), strict=True)
+    lo, hi, classes, has_null = map(_joined, parts)
+    size = len(file_ids)
+    return {
+        "file_id": _joined([file_ids] * len(found)),
+        "column_id": [column_id for column_id, _ in found for _ in range(size)],
+        "class": classes,
+        "lo": lo,
+        "hi": hi,
+        "has_null": has_null,
+        "added_version": [version] * size * len(found),
+    }
 
-    def __init__(self) -> None:
-        self.file_ids: list[int] = []
-        self._column_ids: list[int] = []
-        self._entries: list[list[Any]] = [[] for _ in ("lo", "hi", "class", "has_null")]
 
-    def extend(
-        self, file_ids: Sequence[int], column_id: int, entries: Iterable[Entry]
-    ) -> set[int]:
-        """Take a column's entries; the classes that they are in."""
-        self.file_ids += file_ids
-        self._column_ids += [column_id] * len(file_ids)
-        start = len(self._entries[0])
-        remaining = iter(entries)
-        # Few at a time: they are transposed while the processor still has them at hand.
-        while some := list(islice(remaining, _TOGETHER)):
-            for values, more in zip(
-                self._entries, zip(*some, strict=True), strict=True
-            ):
-                values += more
-        return set(self._entries[2][start:])
-
-    def columns(self, version: int) -> dict[str, Sequence[Any]]:
-        lo, hi, number, has_null = self._entries
-        return {
-            "file_id": self.file_ids,
-            "column_id": self._column_ids,
-            "class": number,
-            "lo": lo,
-            "hi": hi,
-            "has_null": has_null,
-            "added_version": [version] * len(self.file_ids),
-        }
+def _joined(parts: Sequence[Any]) -> Sequence[Any] | pa.Array:
+    if all(isinstance(part, pa.Array) for part in parts):
+        return pa.concat_arrays(parts)
+    return [value for part in parts for value in listed(part)]
 
 
 def _with_classes(column: StatColumn, classes: set[int]) -> StatColumn:

@@ -1,21 +1,26 @@
-"""Index entries of many files at once.
+"""Index entries of many files at once, by column.
 
-`index_entries` gives what `index_entry` of `column_bounds` gives; bulk commits spend
-their time here, so the common shapes of statistics take a short way.
+They are what `index_entry` of `column_bounds` gives for each file. Of many files the
+plain statistics are computed together; whatever isn't plain takes the long way.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, reduce
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from delkalakedb.model.schema import Column
 from delkalakedb.model.stats import (
+    EXACT,
     Bounds,
     Stats,
     column_bounds,
     index_entry,
     number_class,
     partition_bounds,
-    text_class,
 )
 from delkalakedb.model.values import (
     INTEGRAL,
@@ -24,135 +29,251 @@ from delkalakedb.model.values import (
     Bound,
     Kind,
     kind_of,
-    lower,
-    upper,
 )
 
-__all__ = ["Entry", "index_entries", "partition_entries"]
+__all__ = ["Entries", "FileStats", "index_entries", "partition_entries"]
 
-Entry = tuple[Bound, Bound, int, bool]
-# Whole numbers up to here are doubles; no finite double is beyond the other.
-_LIMITS = {int: 2**53, float: 1.7976931348623157e308}
+# Lower bounds, upper bounds, classes, and whether there may be nulls: each an Arrow
+# array or a sequence.
+Entries = tuple[Any, Any, Any, Any]
+_Entry = tuple[Bound, Bound, int, bool]
+
+# Fewer are done sooner one by one.
+_MANY = 200
+_MOST_PARTITIONS = 10_000
+# Whole numbers up to here are doubles.
+_EXACT_INTEGER = 2**53
+# Times that Arrow and Python read alike, of which Spark drops no seconds.
+_MOMENT = r"^[1-9]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
+_CLASS = pa.int16()
+_NONE: Mapping[str, Any] = {}
 
 
-def index_entries(column: Column, stats: Sequence[Stats | None]) -> Iterator[Entry]:
-    """Lower bound, upper bound, class and whether there may be nulls, per file."""
+class FileStats:
+    """The statistics of files, by column as soon as they are asked for."""
+
+    def __init__(self, stats: Sequence[Stats | None]) -> None:
+        self.each = stats
+
+    @cached_property
+    def least(self) -> list[Mapping[str, Any]]:
+        """The minima of each file."""
+        return [s.min_values or _NONE if s else _NONE for s in self.each]
+
+    @cached_property
+    def greatest(self) -> list[Mapping[str, Any]]:
+        """The maxima of each file."""
+        return [s.max_values or _NONE if s else _NONE for s in self.each]
+
+    @cached_property
+    def nulls(self) -> list[Mapping[str, Any]]:
+        """The null counts of each file."""
+        return [s.null_count or _NONE if s else _NONE for s in self.each]
+
+    @cached_property
+    def num_records(self) -> pa.Array:
+        """The rows of each file; none that can be counted where that isn't known."""
+        return pa.array([s.num_records or 0 if s else 0 for s in self.each], pa.int64())
+
+
+@dataclass(frozen=True, slots=True)
+class _Intervals:
+    """The plain ones among the files' intervals."""
+
+    lo: pa.Array
+    hi: pa.Array
+    classes: pa.Array
+    plain: pa.Array
+
+
+def index_entries(column: Column, files: FileStats) -> Entries:
+    """The entries of a data column."""
     kind = kind_of(column.type)
     assert kind is not None
 
-    def slow(given: Stats | None) -> Entry:
-        bounds = column_bounds(column, kind, given)
+    def entry(stats: Stats | None) -> _Entry:
+        bounds = column_bounds(column, kind, stats)
         return (*index_entry(bounds, kind), bounds.has_null)
 
-    if len(column.physical) > 1 or column.metadata:
-        return map(slow, stats)
-    if column.type in INTEGRAL:
-        return _number_entries(column.physical[0], int, stats, slow)
-    if column.type == "double":
-        return _number_entries(column.physical[0], float, stats, slow)
-    if column.type in TIMES:
-        return _time_entries(column.physical[0], column.type, stats, slow)
-    if kind is Kind.TEXT:
-        return _text_entries(column.physical[0], stats, slow)
-    return map(slow, stats)
+    if len(files.each) >= _MANY and len(column.physical) == 1 and not column.metadata:
+        try:
+            return _together(column, files, entry)
+        except (OverflowError, UnicodeEncodeError, pa.ArrowInvalid):
+            # A number, text or time that no array can hold.
+            pass
+    return _by_column(map(entry, files.each))
 
 
 def partition_entries(
     column: Column, files: Sequence[Mapping[str, str | None]]
-) -> Iterator[Entry]:
-    """The same for a partition column, whose few values are computed once."""
-    kind = kind_of(column.type)
-    assert kind is not None
+) -> Entries:
+    """The entries of a partition column, whose few values are computed once."""
     name = column.physical[0]
-    entries: dict[str | None, Entry] = {}
-    for values in files:
-        if name not in values:
-            yield (*index_entry(Bounds(), kind), True)
-            continue
-        text = values[name]
-        if (entry := entries.get(text)) is None:
-            bounds = partition_bounds(column, text)
-            entry = entries[text] = (*index_entry(bounds, kind), bounds.has_null)
-        yield entry
-
-
-def _number_entries(
-    name: str,
-    wanted: type[int] | type[float],
-    stats: Sequence[Stats | None],
-    slow: Callable[[Stats | None], Entry],
-) -> Iterator[Entry]:
-    limit = _LIMITS[wanted]
-    classes: dict[float, int] = {}
-    for given, lo, hi, has_null in _pairs(name, stats):
-        if (
-            has_null is not None
-            and type(lo) is type(hi) is wanted
-            and -limit <= lo <= hi <= limit
-        ):
-            lo, hi = lo + 0.0, hi + 0.0
-            width = hi - lo
-            if (number := classes.get(width)) is None:
-                number = classes[width] = number_class(lo, hi)
-            yield lo, hi, number, has_null
-        else:
-            yield slow(given)
-
-
-def _time_entries(
-    name: str,
-    type_name: str,
-    stats: Sequence[Stats | None],
-    slow: Callable[[Stats | None], Entry],
-) -> Iterator[Entry]:
-    limit = _LIMITS[int]
-    for given, least, greatest, has_null in _pairs(name, stats):
-        lo, hi = lower(least, type_name), upper(greatest, type_name)
-        if (
-            has_null is not None
-            and type(lo) is type(hi) is int
-            and -limit <= lo <= hi <= limit
-        ):
-            yield lo + 0.0, hi + 0.0, number_class(lo + 0.0, hi + 0.0), has_null
-        else:
-            yield slow(given)
-
-
-def _text_entries(
-    name: str,
-    stats: Sequence[Stats | None],
-    slow: Callable[[Stats | None], Entry],
-) -> Iterator[Entry]:
-    for given, lo, hi, has_null in _pairs(name, stats):
-        if (
-            has_null is not None
-            and type(lo) is type(hi) is str
-            and lo <= hi
-            and len(lo) <= TEXT_LENGTH >= len(hi)
-            and (both := lo + hi).isascii()
-            and "\0" not in both
-        ):
-            yield lo, hi, text_class(lo, hi), has_null
-        else:
-            yield slow(given)
-
-
-def _pairs(
-    name: str, stats: Sequence[Stats | None]
-) -> Iterator[tuple[Stats | None, Any, Any, bool | None]]:
-    """A column's minimum, maximum and nulls in each file, where they are plain."""
-    given: Any
-    for given in stats:
+    if len(files) >= _MANY and all(name in values for values in files):
         try:
-            lo, hi = given.min_values[name], given.max_values[name]
-            has_null = _has_null(given.null_count[name], given.num_records)
-        except (AttributeError, KeyError, TypeError):
-            lo = hi = has_null = None
-        yield given, lo, hi, has_null
+            texts = pa.array([values[name] for values in files], pa.string())
+        except UnicodeEncodeError:
+            pass
+        else:
+            return _by_value(column.type, texts)
+    return _by_column(
+        _partition_entry(column.type, name in values, values.get(name))
+        for values in files
+    )
 
 
-def _has_null(nulls: Any, rows: Any) -> bool | None:
-    """Whether a file has nulls besides values; None where that takes more thought."""
-    if type(nulls) is type(rows) is int and 0 <= nulls < rows:
-        return nulls != 0
-    return None
+def _by_value(type_name: str, texts: pa.Array) -> Entries:
+    encoded = texts.dictionary_encode(null_encoding="encode")
+    lo, hi, classes, has_null = _by_column(
+        _partition_entry(type_name, True, text)
+        for text in encoded.dictionary.to_pylist()
+    )
+    arrays = (pa.array(lo), pa.array(hi), pa.array(classes, _CLASS), pa.array(has_null))
+    found = [array.take(encoded.indices) for array in arrays]
+    return found[0], found[1], found[2], found[3]
+
+
+@lru_cache(maxsize=_MOST_PARTITIONS)
+def _partition_entry(type_name: str, known: bool, text: str | None) -> _Entry:
+    kind = kind_of(type_name)
+    assert kind is not None
+    column = Column((), (), type_name, True, {})
+    bounds = partition_bounds(column, text) if known else Bounds()
+    return (*index_entry(bounds, kind), bounds.has_null)
+
+
+def _by_column(entries: Iterable[_Entry]) -> Entries:
+    lo, hi, classes, has_null = zip(*entries, strict=True)
+    return lo, hi, classes, has_null
+
+
+def _together(
+    column: Column, files: FileStats, entry: Callable[[Stats | None], _Entry]
+) -> Entries:
+    name = column.physical[0]
+    compute = _method(column.type)
+    if compute is None:
+        return _by_column(map(entry, files.each))
+    found = compute(
+        [values.get(name) for values in files.least],
+        [values.get(name) for values in files.greatest],
+    )
+    has_null, counted = _has_null(name, files)
+    columns = (found.lo, found.hi, found.classes, has_null)
+    odd = pc.indices_nonzero(pc.invert(pc.and_(found.plain, counted))).to_pylist()
+    if not odd:
+        return columns
+    lo, hi, classes, nulls = (values.to_pylist() for values in columns)
+    for i in odd:
+        lo[i], hi[i], classes[i], nulls[i] = entry(files.each[i])
+    return lo, hi, classes, nulls
+
+
+_Compute = Callable[[list[Any], list[Any]], _Intervals]
+
+
+def _method(type_name: str) -> _Compute | None:
+    if type_name in INTEGRAL:
+        return _integers
+    if type_name == "double":
+        return _doubles
+    if type_name in TIMES:
+        return _times
+    return _texts if kind_of(type_name) is Kind.TEXT else None
+
+
+def _has_null(name: str, files: FileStats) -> tuple[pa.Array, pa.Array]:
+    """Whether files have nulls besides values, and where that takes no thought."""
+    nulls, plain = _only(int, [values.get(name) for values in files.nulls])
+    counts = pa.array(nulls, pa.int64())
+    some = pc.less(counts, files.num_records)
+    return pc.not_equal(counts, 0), _all(plain, pc.greater_equal(counts, 0), some)
+
+
+def _only(kind: type, values: list[Any]) -> tuple[list[Any], pa.Array]:
+    """The values of exactly that type, something else for others; which they are."""
+    if set(map(type, values)) == {kind}:
+        return values, pa.repeat(True, len(values))
+    which = [type(value) is kind for value in values]
+    kept = [v if fits else kind() for v, fits in zip(values, which, strict=True)]
+    return kept, pa.array(which)
+
+
+def _all(*conditions: pa.Array) -> pa.Array:
+    return reduce(pc.and_, conditions)
+
+
+def _integers(least: list[Any], greatest: list[Any]) -> _Intervals:
+    (lo, plain), (hi, also) = _only(int, least), _only(int, greatest)
+    return _whole(pa.array(lo, pa.int64()), pa.array(hi, pa.int64()), plain, also)
+
+
+def _doubles(least: list[Any], greatest: list[Any]) -> _Intervals:
+    (lo, plain), (hi, also) = _only(float, least), _only(float, greatest)
+    return _numbers(pa.array(lo, pa.float64()), pa.array(hi, pa.float64()), plain, also)
+
+
+def _times(least: list[Any], greatest: list[Any]) -> _Intervals:
+    (lo, plain), (hi, also) = _micros(least), _micros(greatest)
+    # Spark and delta-rs cut them down to milliseconds.
+    moments = hi.cast(pa.timestamp("us"))
+    hi = pc.add(pc.floor_temporal(moments, unit="millisecond").cast(pa.int64()), 999)
+    return _whole(lo, hi, plain, also)
+
+
+def _whole(lo: pa.Array, hi: pa.Array, *plain: pa.Array) -> _Intervals:
+    exact = (
+        pc.greater_equal(lo, -_EXACT_INTEGER),
+        pc.less_equal(hi, _EXACT_INTEGER),
+    )
+    doubles = (array.cast(pa.float64(), safe=False) for array in (lo, hi))
+    return _numbers(*doubles, *plain, *exact)
+
+
+def _numbers(lo: pa.Array, hi: pa.Array, *plain: pa.Array) -> _Intervals:
+    # There is no negative zero.
+    lo, hi = pc.add(lo, 0.0), pc.add(hi, 0.0)
+    widths = pc.subtract(hi, lo).dictionary_encode()
+    classes = [number_class(0.0, width) for width in widths.dictionary.to_pylist()]
+    found = pa.array(classes, _CLASS).take(widths.indices)
+    return _Intervals(lo, hi, found, _all(*plain, pc.less_equal(lo, hi)))
+
+
+def _micros(values: list[Any]) -> tuple[pa.Array, pa.Array]:
+    texts, plain = _only(str, values)
+    written = pa.array(texts, pa.string())
+    usual = pc.match_substring_regex(written, _MOMENT)
+    bare = pc.utf8_rtrim(pc.if_else(usual, written, None), "Z")
+    micros = bare.cast(pa.timestamp("us")).cast(pa.int64())
+    return micros.fill_null(0), pc.and_(plain, usual)
+
+
+def _texts(least: list[Any], greatest: list[Any]) -> _Intervals:
+    (lo, plain), (hi, also) = _stored(least), _stored(greatest)
+    classes = _text_classes(lo, hi)
+    return _Intervals(lo, hi, classes, _all(plain, also, pc.less_equal(lo, hi)))
+
+
+def _stored(values: list[Any]) -> tuple[pa.Array, pa.Array]:
+    """Texts, and which of them are bounds as they are."""
+    texts, plain = _only(str, values)
+    written = pa.array(texts, pa.string())
+    short = pc.less_equal(pc.binary_length(written), TEXT_LENGTH)
+    usual = _all(plain, short, pc.string_is_ascii(written))
+    return written, pc.and_not(usual, pc.match_substring(written, "\0"))
+
+
+def _text_classes(lo: pa.Array, hi: pa.Array) -> pa.Array:
+    """The lengths of what they have in common at their beginnings."""
+    equal = pc.equal(lo, hi)
+    shorter = pc.min_element_wise(pc.binary_length(lo), pc.binary_length(hi))
+    longest = pc.if_else(equal, 0, shorter)
+    classes = pc.if_else(equal, pa.scalar(EXACT, _CLASS), pa.scalar(0, _CLASS))
+    left, right = lo.cast(pa.binary()), hi.cast(pa.binary())
+    for length in range(1, TEXT_LENGTH + 1):
+        heads = (pc.binary_slice(texts, 0, length) for texts in (left, right))
+        common = pc.and_(pc.greater_equal(longest, length), pc.equal(*heads))
+        if not pc.any(common).as_py():
+            break
+        classes = pc.if_else(common, pa.scalar(length, _CLASS), classes)
+    return classes

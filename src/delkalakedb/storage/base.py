@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 from obstore.exceptions import BaseError, NotFoundError
 
 from delkalakedb.errors import StorageError
@@ -50,6 +51,10 @@ class Store(ABC):
     @abstractmethod
     def get(self, path: str) -> bytes:
         """The object's bytes; `ObjectNotFoundError` where there is none."""
+
+    def open(self, path: str) -> pa.NativeFile:
+        """The same to read from, on a disk part by part."""
+        return pa.BufferReader(self.get(path))
 
     @abstractmethod
     def get_range(self, path: str, start: int, length: int) -> bytes:

@@ -28,6 +28,7 @@ __all__ = ["Rows", "read_batches", "read_checkpoint", "read_sidecars"]
 
 _SIDECARS = "_delta_log/_sidecars"
 BATCH_ROWS = 16_384
+_BUFFER_BYTES = 1 << 16
 _PARSED = frozenset({"partitionValues_parsed", "stats_parsed"})
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
@@ -123,7 +124,8 @@ def _read(
         if path.endswith(".json"):
             yield from _read_json(store.get(path), kinds)
         else:
-            yield from _read_parquet(store.get(path), kinds, where)
+            with store.open(path) as data:
+                yield from _read_parquet(data, kinds, where)
 
 
 @contextmanager
@@ -142,9 +144,13 @@ def _read_json(data: bytes, kinds: Set[str]) -> Iterator[Sequence[Action]]:
         yield some
 
 
-def _read_parquet(data: bytes, kinds: Set[str], where: str) -> Iterator[Rows]:
+def _read_parquet(data: pa.NativeFile, kinds: Set[str], where: str) -> Iterator[Rows]:
+    # Page by page: a row group may be the whole of a large table.
     with pq.ParquetFile(
-        pa.BufferReader(data), coerce_int96_timestamp_unit="us"
+        data,
+        coerce_int96_timestamp_unit="us",
+        buffer_size=_BUFFER_BYTES,
+        pre_buffer=False,
     ) as file:
         columns = [name for name in file.schema_arrow.names if name in kinds]
         # Parquet can't say of these that they are in UTC, but they always are.

@@ -86,8 +86,8 @@ def _columns(
     vectors = adds["deletionVector"]
     if vectors.null_count < len(vectors) and named.true_count:
         return None
-    gone = {path for path, vector in without if not vector}
-    if len(gone) < len(paths_without):
+    if named.true_count and any(vector for _, vector in without):
+        gone = {path for path, vector in without if not vector}
         named = pc.is_in(adds["path"], pa.array(gone, pa.string()))
     return adds.filter(pc.invert(named))
 

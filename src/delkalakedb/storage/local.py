@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+import pyarrow as pa
+
 from delkalakedb.storage.base import ObjectMeta, ObjectNotFoundError, Store
 
 __all__ = ["LocalStore"]
@@ -33,6 +35,11 @@ class LocalStore(Store):
         # Not by way of pathlib: it takes longer than to read a commit.
         with self._errors(path), open(f"{self._folder}/{path}", "rb", 0) as file:
             return file.read()
+
+    def open(self, path: str) -> pa.NativeFile:
+        """The file to read from."""
+        with self._errors(path):
+            return pa.OSFile(f"{self._folder}/{path}")
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """Some of the file's bytes."""

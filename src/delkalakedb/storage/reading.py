@@ -31,7 +31,7 @@ class Reading:
         self, store: Store, paths: Sequence[str], kinds: Set[str], without: Set[FileKey]
     ) -> Iterator[Part]:
         """The file actions of a checkpoint, as `read_files` gives them."""
-        return read_files(store, paths, kinds, without)
+        return _next_ahead(read_files(store, paths, kinds, without))
 
 
 def batches(files: Iterable[ObjectMeta]) -> Iterator[list[ObjectMeta]]:
@@ -46,6 +46,15 @@ def batches(files: Iterable[ObjectMeta]) -> Iterator[list[ObjectMeta]]:
             batch, size_bytes = [], 0
     if batch:
         yield batch
+
+
+def _next_ahead(parts: Iterator[Part]) -> Iterator[Part]:
+    """The parts; while one is at work the next is read."""
+    with ThreadPoolExecutor(1, "log") as reader:
+        coming = reader.submit(next, parts, None)
+        while (part := coming.result()) is not None:
+            coming = reader.submit(next, parts, None)
+            yield part
 
 
 def _read_ahead(

@@ -33,9 +33,8 @@ FROM (SELECT unnest(from_json(:removes, '["JSON"]')) AS value) r
 WHERE file_id = CAST(r.value ->> 0 AS BIGINT)
 
 -- name: find_catalog
--- Whether the database holds a catalog.
-SELECT 1 FROM duckdb_tables()
-WHERE database_name = 'catalog' AND table_name = 'dl_schema_versions'
+-- Whether the database holds a catalog; where it doesn't, this fails.
+SELECT 1 FROM catalog.main.dl_schema_versions LIMIT 1
 
 -- name: plan_overlap
 -- Files whose interval overlaps a range; zone maps skip what lies beyond it.
