@@ -1,6 +1,8 @@
 """A handle loads nothing before it is asked, and nothing that wasn't asked for."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -212,3 +214,15 @@ def test_columns_of_a_transactions_own_files_come_as_asked(
         table = tx.table("own")
         assert (table.count(), len(table.file_uris())) == (3, 2)
         assert dk.cache_info().entries == 0
+
+
+def test_import_loads_neither_datasets_nor_pandas() -> None:
+    code = (
+        "import sys, delkalakedb.table\n"
+        "print({'pandas', 'pyarrow.dataset'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "set()"

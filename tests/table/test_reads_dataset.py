@@ -132,10 +132,14 @@ def test_pruning_predicate_keeps_the_same_files(uri: str, predicate: Any) -> Non
     assert ours.to_table() == theirs.to_table()
 
 
+CODED = pa.dictionary(pa.int32(), pa.string())
+
+
 def test_options_are_taken_as_by_deltalake(uri: str) -> None:
     options: list[dict[str, Any]] = [
         {"as_large_types": True},
         {"schema": pa.schema({"n": pa.int64(), "part": pa.large_string()})},
+        {"schema": pa.schema({"n": pa.int64(), "s": CODED, "part": pa.string()})},
         {"parquet_read_options": ds.ParquetReadOptions(dictionary_columns={"s"})},
     ]
     for given_options in options:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain, islice
 
 import pyarrow as pa
 
@@ -28,8 +29,8 @@ ADD_ACTION_COLUMNS = (
     "num_records",
 )
 
-# Each is read by one thread, and several at once.
-_SLICE_ROWS = 20_000
+# Each is read by one thread, and several at once; what small ones need is used again.
+_SLICE_ROWS = 5_000
 # Slices on their way, which bounds the memory.
 _AHEAD = 4
 
@@ -64,9 +65,14 @@ def _in_parallel(
     slices: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """The converted slices in order; while some are converted, others are fetched."""
+    firsts = list(islice(slices, 2))
+    if len(firsts) < 2:
+        # A thread would take longer to start than to convert them.
+        yield from map(convert, firsts)
+        return
     waiting: deque[Future[pa.RecordBatch]] = deque()
     with ThreadPoolExecutor(pa.cpu_count(), "add-actions") as workers:
-        for batch in slices:
+        for batch in chain(firsts, slices):
             waiting.append(workers.submit(convert, batch))
             while len(waiting) > _AHEAD or (waiting and waiting[0].done()):
                 yield waiting.popleft().result()

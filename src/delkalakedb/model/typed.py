@@ -32,6 +32,8 @@ _TYPES = {
 # What JSON can hold of each type; the rest is text.
 _WRITTEN = {**_NUMBERS, "boolean": pa.bool_(), "float": pa.float64()}
 _exact = msgspec.json.Decoder(float_hook=Decimal)
+# So few are done value by value before Arrow's reader has started.
+_FEW_TEXTS = 16
 
 
 def arrow_type(kind: str) -> pa.DataType | None:
@@ -53,25 +55,39 @@ def parse_texts(texts: pa.Array, kind: pa.StructType) -> pa.StructArray:
     """JSON texts as one struct array; a missing text is a struct of nulls."""
     if not len(kind):
         return pa.array([{}] * len(texts), kind)
-    # A line break in JSON is white space between tokens.
-    lines = pc.replace_substring(pc.fill_null(texts, "{}"), "\n", " ")
-    whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-    joined = pc.binary_join(whole, "\n")[0].as_buffer()
+    texts = pc.fill_null(texts, "{}") if texts.null_count else texts
+    table = _read(texts, kind) if len(texts) > _FEW_TEXTS else None
+    if table is None or table.num_rows != len(texts):
+        return pa.array([_fitting(text, kind) for text in texts.to_pylist()], kind)
+    return table.combine_chunks().to_struct_array().combine_chunks()
+
+
+def _read(texts: pa.StringArray, kind: pa.StructType) -> pa.Table | None:
+    """What Arrow makes of the texts, if it can."""
+    joined = _joined(texts)
     try:
-        table = pa_json.read_json(
+        return pa_json.read_json(
             pa.BufferReader(joined),
             # Threads of its own would stand in the way of the callers'.
             read_options=pa_json.ReadOptions(False, max(joined.size, 1)),
             parse_options=pa_json.ParseOptions(
                 explicit_schema=pa.schema(list(kind)),
+                newlines_in_values=True,
                 unexpected_field_behavior="ignore",
             ),
         )
     except pa.ArrowInvalid:
-        return pa.array([_fitting(text, kind) for text in lines.to_pylist()], kind)
-    if table.num_rows != len(texts):
-        return pa.array([_fitting(text, kind) for text in lines.to_pylist()], kind)
-    return table.combine_chunks().to_struct_array().combine_chunks()
+        return None
+
+
+def _joined(texts: pa.StringArray) -> pa.Buffer:
+    """The texts one after the other, as they are in memory."""
+    _, offsets, data = texts.buffers()
+    ends = pa.Array.from_buffers(
+        pa.int32(), len(texts) + 1, [None, offsets], offset=texts.offset
+    )
+    first, last = ends[0].as_py(), ends[len(texts)].as_py()
+    return data.slice(first, last - first)
 
 
 def _fitting(text: str, kind: pa.DataType) -> Any:

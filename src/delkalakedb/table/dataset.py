@@ -6,16 +6,13 @@ a filter, and drops from the filter what the expression makes certain.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache, reduce
-from itertools import chain
-from operator import and_
-from typing import Any
+from datetime import timedelta
+from functools import cache, partial, reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-from pyarrow.parquet import filters_to_expression
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import ProtocolError
@@ -24,6 +21,10 @@ from delkalakedb.model.addactions import add_actions
 from delkalakedb.model.partition import parse_partition_value
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.table.files import Files, has_vectors
+
+if TYPE_CHECKING:
+    # It loads pandas, and is imported where it is needed.
+    import pyarrow.dataset as ds
 
 __all__ = ["check_plain", "dataset_files", "make_dataset", "odd_files", "scan_table"]
 
@@ -42,21 +43,27 @@ _PLAIN = frozenset(
 # Those that matter only where they are made use of.
 _SCANNED = frozenset({"columnMapping", "deletionVectors"})
 # Statistics hold times cut to milliseconds.
-_CUT = pa.scalar(1_000, pa.duration("us"))
+_CUT = timedelta(milliseconds=1)
 # Statistics hold decimals as doubles, which are exact up to here.
 _EXACT_DIGITS = 15
 
-# For each file, what holds for all of its rows.
-_Parts = Iterator[Sequence[ds.Expression]]
+# What holds for all rows of a file, if anything is known.
+_Known: TypeAlias = pc.Expression | None
+# A share of bounds; where fewer differ, files share what is known of them.
+_MOSTLY_DISTINCT = 0.8
+# Half the time of operators, which look up by name what they stand for.
+_call, _literal = pc.Expression._call, pc.Expression._scalar
 
 
 def make_dataset(
     files: Files,
     schema: pa.Schema,
     filesystem: Any,
-    read_options: ds.ParquetReadOptions | None,
-) -> ds.FileSystemDataset:
+    read_options: "ds.ParquetReadOptions | None",
+) -> "ds.FileSystemDataset":
     """The dataset of some files."""
+    import pyarrow.dataset as ds
+
     layout = ds.ParquetFileFormat(
         read_options=read_options,
         default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True),
@@ -78,6 +85,9 @@ def scan_table(
     raw: Any, schema: pa.Schema, columns: list[str] | None, filters: Any
 ) -> pa.Table:
     """The rows that delta-rs reads, as a dataset's `to_table` would give them."""
+    import pyarrow.dataset as ds
+    from pyarrow.parquet import filters_to_expression
+
     # A filter may ask for columns that aren't wanted.
     read = list(dict.fromkeys(columns)) if columns and filters is None else None
     reader = pa.RecordBatchReader.from_stream(raw.scan(read, None))
@@ -87,23 +97,23 @@ def scan_table(
     return ds.Scanner.from_batches(typed, columns=columns, filter=rows).to_table()
 
 
-def dataset_files(
-    files: Files, schema: pa.Schema
-) -> list[tuple[str, ds.Expression | None]]:
+def dataset_files(files: Files, schema: pa.Schema) -> list[tuple[str, _Known]]:
     """The files' names, each with what holds for all its rows."""
     return list(_described(files, schema))
 
 
-def _described(
-    files: Files, schema: pa.Schema
-) -> Iterator[tuple[str, ds.Expression | None]]:
+def _described(files: Files, schema: pa.Schema) -> Iterator[tuple[str, _Known]]:
     # One file after the other: there may be a million, each with a dozen expressions.
     check_plain(files.snapshot)
-    columns = [_partitions(files, schema), *_statistics(files, schema)]
-    rows = zip(*columns, strict=True)
-    for path, parts in zip(files.paths(), rows, strict=True):
-        sides = list(chain.from_iterable(parts))
-        yield path, reduce(and_, sides) if sides else None
+    return zip(files.paths(), _known_of(files, schema), strict=True)
+
+
+def _known_of(files: Files, schema: pa.Schema) -> Iterator[_Known]:
+    batches, metadata = files.table.to_batches(), files.snapshot.metadata
+    actions = add_actions(batches, metadata).read_all()
+    columns = _statistics(actions, _indexed(files, schema), schema)
+    rows = zip(_partitions(files, schema), *columns, strict=True)
+    return map(partial(reduce, _both), rows)
 
 
 def check_plain(snapshot: Snapshot) -> None:
@@ -130,7 +140,7 @@ def odd_files(snapshot: Snapshot) -> list[str]:
     return odd
 
 
-def _partitions(files: Files, schema: pa.Schema) -> _Parts:
+def _partitions(files: Files, schema: pa.Schema) -> Iterator[_Known]:
     table = files.snapshot.table
     types = {field.name: field.type for field in table.schema.fields}
     columns = [
@@ -138,46 +148,43 @@ def _partitions(files: Files, schema: pa.Schema) -> _Parts:
     ]
     # Few distinct values stand for many files.
     equalities = cache(
-        lambda text: tuple(_equalities(msgspec.json.decode(text), columns))
+        lambda text: reduce(
+            _both, _equalities(msgspec.json.decode(text), columns), None
+        )
     )
     return map(equalities, files.table["partition_values"].to_pylist())
 
 
 def _equalities(
     values: dict[str, str | None], columns: list[tuple[str, str, pa.DataType]]
-) -> Iterator[ds.Expression]:
+) -> Iterator[pc.Expression]:
     for name, kind, arrow_type in columns:
         value = parse_partition_value(values.get(name), kind)
-        column = ds.field(name)
+        column = pc.field(name)
         if value is None:
             yield column.is_null()
         else:
             yield column == pa.scalar(value, arrow_type)
 
 
-def _statistics(files: Files, schema: pa.Schema) -> Iterator[_Parts]:
-    if "stats" not in files.table.column_names:
-        return
-    metadata = files.snapshot.metadata
-    actions = add_actions(files.table.to_batches(), metadata).read_all()
-    if not actions.num_rows:
-        return
-    actions = actions.combine_chunks()
-    rows = actions["num_records"].chunk(0)
-    nulls, lows, highs = (
-        actions[name].chunk(0) for name in ("null_count", "min", "max")
+def _statistics(
+    actions: pa.Table, names: Sequence[str], schema: pa.Schema
+) -> Iterator[Iterator[_Known]]:
+    """For each column that is looked at, what is known of it in each file."""
+    rows, nulls, lows, highs = (
+        actions[name].combine_chunks()
+        for name in ("num_records", "null_count", "min", "max")
     )
-    bounded = {field.name for field in lows.type}
-    for name in _indexed(files, schema):
+    for name in names:
         if nulls.type.get_field_index(name) < 0 or pa.types.is_nested(
             nulls.field(name).type
         ):
             continue
-        kind, length = schema.field(name).type, len(rows)
-        lo = hi = pa.nulls(length, kind)
-        if name in bounded:
+        lo = hi = pa.nulls(len(rows))
+        if lows.type.get_field_index(name) >= 0:
+            kind = schema.field(name).type
             lo, hi = _bounds(lows.field(name), highs.field(name), kind)
-        yield _column(ds.field(name), lo, hi, _nullness(nulls.field(name), rows))
+        yield _column(pc.field(name), lo, hi, _nullness(nulls.field(name), rows))
 
 
 def _indexed(files: Files, schema: pa.Schema) -> list[str]:
@@ -194,16 +201,18 @@ def _indexed(files: Files, schema: pa.Schema) -> list[str]:
 
 def _bounds(lo: pa.Array, hi: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
     """Bounds in a column's type, and none where they aren't any."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
     if pa.types.is_decimal(kind) and kind.precision > _EXACT_DIGITS:
-        return pa.nulls(len(lo), kind), pa.nulls(len(hi), kind)
+        return pa.nulls(len(lo)), pa.nulls(len(hi))
     if pa.types.is_timestamp(hi.type):
         hi = pc.add(hi, _CUT)
     crossed = pc.greater(lo, hi)
     sides = (pc.if_else(crossed, None, side) for side in (lo, hi))
     try:
-        low, high = (side.cast(kind) for side in sides)
+        low, high = (s if s.type == kind else s.cast(kind) for s in sides)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return pa.nulls(len(lo), kind), pa.nulls(len(hi), kind)
+        return pa.nulls(len(lo)), pa.nulls(len(hi))
     return low, high
 
 
@@ -216,20 +225,36 @@ def _nullness(nulls: pa.Array, rows: pa.Array) -> list[bool | None]:
 
 
 def _column(
-    field: ds.Expression, lo: pa.Array, hi: pa.Array, nullness: list[bool | None]
-) -> _Parts:
+    field: pc.Expression, lo: pa.Array, hi: pa.Array, nullness: list[bool | None]
+) -> Iterator[_Known]:
     is_null, is_valid = field.is_null(), field.is_valid()
-    for low, high, null in zip(lo, hi, nullness, strict=True):
+
+    def known_of(low: pa.Scalar, high: pa.Scalar, null: bool | None) -> _Known:
         if null:
-            yield (is_null,)
-            continue
-        sides = []
-        if low.is_valid:
-            sides.append(field >= low)
-        if high.is_valid:
-            sides.append(field <= high)
+            return is_null
+        at_least = _call("greater_equal", [field, _literal(low)])
+        at_most = _call("less_equal", [field, _literal(high)])
         if null is None:
-            yield [side | is_null for side in sides]
-        else:
-            # A bound says so, too: that no value is null.
-            yield sides or (is_valid,)
+            at_least, at_most = at_least | is_null, at_most | is_null
+        if low.is_valid and high.is_valid:
+            return at_least & at_most
+        if low.is_valid or high.is_valid:
+            return at_least if low.is_valid else at_most
+        # A bound says so, too: that no value is null.
+        return None if null is None else is_valid
+
+    lows, highs = (side.dictionary_encode("encode") for side in (lo, hi))
+    distinct = max(len(lows.dictionary), len(highs.dictionary))
+    if distinct > _MOSTLY_DISTINCT * len(lo):
+        return map(known_of, lo, hi, nullness)
+    low_values, high_values = lows.dictionary, highs.dictionary
+    shared = cache(
+        lambda low, high, null: known_of(low_values[low], high_values[high], null)
+    )
+    return map(shared, lows.indices.to_pylist(), highs.indices.to_pylist(), nullness)
+
+
+def _both(one: _Known, other: _Known) -> _Known:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other

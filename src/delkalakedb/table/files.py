@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import DeltaError, PredicateError
@@ -18,6 +19,9 @@ from delkalakedb.storage import canonical_location
 __all__ = ["Files", "has_vectors", "load_files", "local_folder", "may_have_vectors"]
 
 _ORDER = [("added_version", "descending"), ("file_id", "ascending")]
+_KEYS = [name for name, _ in _ORDER]
+# On average, where runs are worth more than one piece of memory for all.
+_RUN_ROWS = 1_000
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,24 @@ def load_files(
     columns: Sequence[str] = ADD_ACTION_COLUMNS,
 ) -> Files:
     """The files, or those that may hold a row that matches."""
-    keys = [name for name, _ in _ORDER]
     try:
-        table = snapshot.files(predicate, columns=[*columns, *keys]).read_all()
+        table = snapshot.files(predicate, columns=[*columns, *_KEYS]).read_all()
     except PredicateError as error:
         # What deltalake raises for a filter that can't be.
         raise DeltaError(f"{snapshot.table.name}: {error}") from error
-    return Files(snapshot, table.combine_chunks().sort_by(_ORDER))
+    return Files(snapshot, _in_order(table))
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    """The rows in order; those of long runs, such as commits, aren't copied."""
+    if table.num_rows < _RUN_ROWS:
+        return table.combine_chunks().sort_by(_ORDER)
+    order = pc.sort_indices(table.select(_KEYS), _ORDER).cast(pa.int64())
+    breaks = pc.not_equal(pc.pairwise_diff(order), 1).fill_null(True)
+    starts = pc.indices_nonzero(breaks).to_pylist()
+    if len(starts) * _RUN_ROWS > len(order):
+        return table.combine_chunks().take(order)
+    runs = zip(starts, [*starts[1:], len(order)], strict=True)
+    return pa.concat_tables(
+        [table.slice(order[start].as_py(), end - start) for start, end in runs]
+    )

@@ -6,11 +6,10 @@ Any other URI or path goes to deltalake itself, untouched.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import deltalake
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 from arro3.core.types import ArrowSchemaExportable
 from deltalake import CommitProperties, PostCommitHookProperties
@@ -31,6 +30,9 @@ from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.write import write_deltalake
 from delkalakedb.uri import is_deltasql, parse_uri, require_table
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 __all__ = ["DeltaTable", "write_deltalake"]
 
@@ -146,11 +148,11 @@ class DeltaTable(deltalake.DeltaTable):
         self,
         partitions: FilterType | None = None,
         filesystem: str | pa_fs.FileSystem | None = None,
-        parquet_read_options: ds.ParquetReadOptions | None = None,
+        parquet_read_options: "ds.ParquetReadOptions | None" = None,
         schema: pa.Schema | None = None,
         as_large_types: bool = False,
         file_pruning_predicate: FilePruningPredicateType | None = None,
-    ) -> ds.Dataset:
+    ) -> "ds.Dataset":
         """The table as a `pyarrow.dataset.Dataset`; deltalake's has all arguments."""
         raw: Any = self._table
         if not isinstance(raw, SqlRawTable):
@@ -180,7 +182,7 @@ class DeltaTable(deltalake.DeltaTable):
         partitions: FilterType | None = None,
         columns: list[str] | None = None,
         filesystem: str | pa_fs.FileSystem | None = None,
-        filters: FilterType | ds.Expression | None = None,
+        filters: "FilterType | ds.Expression | None" = None,
     ) -> pa.Table:
         """The rows; deltalake's has all arguments."""
         raw: Any = self._table
