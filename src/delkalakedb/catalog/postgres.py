@@ -156,14 +156,19 @@ class PostgresBackend(Backend):
     def _connect(self) -> _Connection:
         connection = psycopg.connect(self._conninfo, autocommit=True)
         try:
-            for statement in self._session_settings(connection):
-                connection.execute(statement)
+            # One message, whose last answer counts.
+            cursor = connection.execute(sql.SQL("; ").join(self._session_settings()))
+            while cursor.nextset():
+                pass
+            # A commit that was published must never be lost by the database.
+            if cursor.fetchall()[0][0] in ("off", "local"):
+                connection.execute("SET synchronous_commit TO on")
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _session_settings(self, connection: _Connection) -> Iterator[sql.Composed]:
+    def _session_settings(self) -> Iterator[sql.Composable]:
         pool = self._settings.pool
         yield sql.SQL("SET search_path TO {}").format(sql.Identifier(self._schema))
         yield sql.SQL("SET lock_timeout TO {}").format(int(pool.lock_timeout * 1000))
@@ -171,10 +176,7 @@ class PostgresBackend(Backend):
             yield sql.SQL("SET statement_timeout TO {}").format(
                 int(pool.statement_timeout * 1000)
             )
-        # A commit that was published must never be lost by the database.
-        row = connection.execute("SHOW synchronous_commit").fetchone()
-        if row is not None and row[0] in ("off", "local"):
-            yield sql.SQL("SET synchronous_commit TO {}").format("on")
+        yield sql.SQL("SHOW synchronous_commit")
 
     def _bulk_reader(self) -> "BulkReader":
         if self._bulk is None:
