@@ -109,11 +109,13 @@ def _described(files: Files, schema: pa.Schema) -> Iterator[tuple[str, _Known]]:
 
 
 def _known_of(files: Files, schema: pa.Schema) -> Iterator[_Known]:
+    partitions = _partitions(files, schema)
+    if "stats" not in files.table.column_names:
+        return partitions
     batches, metadata = files.table.to_batches(), files.snapshot.metadata
     actions = add_actions(batches, metadata).read_all()
     columns = _statistics(actions, _indexed(files, schema), schema)
-    rows = zip(_partitions(files, schema), *columns, strict=True)
-    return map(partial(reduce, _both), rows)
+    return map(partial(reduce, _both), zip(partitions, *columns, strict=True))
 
 
 def check_plain(snapshot: Snapshot) -> None:
