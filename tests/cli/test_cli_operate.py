@@ -205,6 +205,17 @@ def test_table_that_fails_keeps_no_other_from_being_done(deltasql: Cli) -> None:
     assert "first: nothing was written: it is moved" in result.stderr
 
 
+def test_question_is_not_lost_when_another_table_fails(on_sqlite: Cli) -> None:
+    append(on_sqlite, 7)
+    on_sqlite("optimize", "sales")
+    words = ("vacuum", "sales", "nobody", "--retention", "0h", "--force")
+
+    assert "Add --yes" in on_sqlite(*words, code=2).stderr
+    refused = on_sqlite(*words, "--yes", code=5)
+    assert "nobody" in refused.stderr
+    assert "true" in refused.stdout
+
+
 @pytest.mark.parametrize("words", [[], ["sales", "--all"]])
 def test_tables_are_named_or_all(on_sqlite: Cli, words: list[str]) -> None:
     assert "name tables, or give --all" in on_sqlite("vacuum", *words, code=2).stderr

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["App", "Group", "Root", "command", "pass_app"]
 
-_FOR_CLICK = (click.ClickException, click.exceptions.Exit, BrokenPipeError)
+_FOR_CLICK = (click.ClickException, BrokenPipeError)
 
 
 @dataclass(slots=True)
@@ -194,9 +194,12 @@ class Root(Group):
         app = ctx.ensure_object(App)
         try:
             super().invoke(ctx)
-        except _FOR_CLICK:
+        except click.exceptions.Exit:
+            # That a table failed says more than what was found in the others.
             if not app.failed:
                 raise
+        except _FOR_CLICK:
+            raise
         except (KeyboardInterrupt, click.Abort):
             click.echo("Interrupted; what was committed stays.", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
