@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.catalog.outbox import Lease
 from delkalakedb.catalog.pending import PendingSnapshot, new_table
 from delkalakedb.errors import DeltaError, TableNotFoundError, TransactionError
 from delkalakedb.mirror.deliver import deliver
@@ -26,26 +27,36 @@ def commit(
 
     The commits stand whether or not they can be published now.
     """
-    return _published(catalog, catalog.commit(*staged), storage_options)
+    leases = _leases(catalog)
+    outcomes = catalog.commit(*staged, leases=leases)
+    return _published(catalog, outcomes, storage_options, leases)
 
 
 def ratify(
     catalog: Catalog, *staged: Staged, storage_options: _Options = None
 ) -> tuple[Committed, ...] | Conflicted:
     """Like `commit`, but a conflict is a value."""
-    outcomes = catalog.ratify(*staged)
+    leases = _leases(catalog)
+    outcomes = catalog.ratify(*staged, leases=leases)
     if isinstance(outcomes, Conflicted):
         return outcomes
-    return _published(catalog, outcomes, storage_options)
+    return _published(catalog, outcomes, storage_options, leases)
+
+
+def _leases(catalog: Catalog) -> list[Lease] | None:
+    """Room for the lease of a table that will be published here and now."""
+    return [] if catalog.settings.mirror.mode == "inline" else None
 
 
 def _published(
     catalog: Catalog,
     outcomes: tuple[Committed | Skipped, ...],
     storage_options: _Options,
+    leases: list[Lease] | None,
 ) -> tuple[Committed, ...]:
     done = tuple(o for o in outcomes if isinstance(o, Committed))
-    deliver(catalog, {o.table: o.version for o in done}, storage_options)
+    held = next(iter(leases or ()), None)
+    deliver(catalog, {o.table: o.version for o in done}, storage_options, held)
     return done
 
 

@@ -19,6 +19,8 @@ from proxy import Proxy
 import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog.backend import UnknownOutcomeError
+from delkalakedb.catalog.outbox import Outbox
+from delkalakedb.commits import commit as publish
 from delkalakedb.errors import CatalogUnavailableError, TableNotFoundError
 from delkalakedb.model.txnlog import Committed, Reads, Staged
 from postgres import PASSWORD, USER, Server
@@ -147,6 +149,22 @@ def test_lost_answer_to_a_commit_is_found_out(
     assert committed.transaction_id == told.transaction_id
     assert paths(cuttable) == ["b"]
     check_integrity(cuttable)
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_commit_whose_answer_was_lost_is_published_at_once(
+    proxy: Proxy, cuttable: Catalog, tmp_path: Path, moment: str
+) -> None:
+    """The lease that came with it is known, whichever attempt it was."""
+    publish(cuttable, creation(location=str(tmp_path)))
+
+    proxy.cut = moment
+    publish(cuttable, Staged("t", (add("a"),), Reads(version=0)))
+
+    assert proxy.cuts == 1
+    mirror = Outbox(cuttable.backend).load("t")
+    assert mirror.published_version == mirror.ratified_version == 1
+    assert mirror.lease_owner is None
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])

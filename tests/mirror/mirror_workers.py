@@ -198,7 +198,7 @@ class Steps:
         self._at = at
         self._signal = sent
         self._wrap(Catalog, "ratify")
-        for method in ("take", "mark_published", "claim_checkpoint", "mark_checkpoint"):
+        for method in ("mark_published", "claim_checkpoint", "mark_checkpoint"):
             self._wrap(Outbox, method)
         for method in ("put_new", "put", "put_file", "set_modified"):
             self._wrap(LocalStore, method, of_log=True)

@@ -34,7 +34,6 @@ STEPS = [
     f"{moment} {step}"
     for step in (
         "ratify",
-        "take",
         "put_new json",
         "link json",
         "set_modified json",

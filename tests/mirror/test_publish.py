@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from actions import add, commit, create, metadata, staged
+from actions import add, commit, create, metadata, remove, staged, txn
 
 import delkalakedb as dk
 from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
 from delkalakedb.commits import commit as deliver
-from delkalakedb.errors import DivergedError, MirrorBehindError, StorageError
+from delkalakedb.errors import (
+    CommitFailedError,
+    DivergedError,
+    MirrorBehindError,
+    StorageError,
+)
 from delkalakedb.mirror import deliver as delivery
 from delkalakedb.mirror.publish import Stores, publish, publish_table, stores_with
 from delkalakedb.storage import Store, open_store
@@ -258,6 +263,49 @@ def test_writer_does_not_wait_for_a_lease_that_expired_during_back_off(
 
     assert publish_table(table, "t", stores_with(), 3, wait_s=20).version == 1
     assert time.monotonic() - started < 0.4
+
+
+def test_commit_brings_the_lease_to_publish_it_with(
+    table: dk.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Outbox, "take", None)
+
+    deliver(table, staged(table, add("new")))
+
+    mirror = Outbox(table.backend).load("t")
+    assert mirror.published_version == mirror.ratified_version == 4
+    assert (mirror.lease_owner, mirror.state) == (None, "published")
+
+
+def test_commit_while_somebody_publishes_waits_for_the_lease(table: dk.Catalog) -> None:
+    held, outbox = lease(table), Outbox(table.backend)
+    threading.Timer(0.2, lambda: outbox.release(held)).start()
+
+    deliver(table, staged(table, add("new")))
+
+    assert outbox.load("t").published_version == 4
+
+
+def test_commit_that_was_made_before_keeps_no_lease(table: dk.Catalog) -> None:
+    def again() -> None:
+        twice = staged(table, txn("app", 1), app_ids=frozenset({"app"}))
+        deliver(table, twice)
+
+    again()
+    again()
+
+    assert table.table("t").version == 4
+    assert isinstance(Outbox(table.backend).take("t", 1), Lease)
+
+
+def test_commit_that_lost_keeps_no_lease(table: dk.Catalog) -> None:
+    stale = staged(table, remove(add("f0")))
+    commit(table, remove(add("f0")))
+
+    with pytest.raises(CommitFailedError):
+        deliver(table, stale)
+
+    assert isinstance(Outbox(table.backend).take("t", 1), Lease)
 
 
 def test_lease_that_was_let_go_while_it_was_asked_for_is_asked_for_again(

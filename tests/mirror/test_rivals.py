@@ -313,7 +313,7 @@ def read_log(store: Store) -> dict[str, bytes]:
 @shared
 @pytest.mark.parametrize(
     "step",
-    ["after take", "before put_new json", "before put_new crc", "after put_new crc"],
+    ["after ratify", "before put_new json", "before put_new crc", "after put_new crc"],
 )
 def test_process_stopped_while_publishing_goes_on_behind_the_others(
     catalog_uri: str, tmp_path: Path, step: str

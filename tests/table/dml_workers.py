@@ -43,11 +43,10 @@ IN_WORKSPACE = [
     "before rmtree",
     "after rmtree",
 ]
+IN_PLACE = ["before put", "after put"]
 RATIFYING = ["before _attempt", "after _lock", "after _write"]
 RATIFIED = [
     "after _attempt",
-    "before take",
-    "after take",
     "before put_new json",
     "before link json",
     "after link json",
@@ -65,6 +64,7 @@ class DmlSteps(Steps):
     def __init__(self, step: str) -> None:
         super().__init__((step, 1), signal.SIGKILL)
         self._wrap(_LocalFiles, "bring")
+        self._wrap(_LocalFiles, "put")
         self._wrap(runner, "_commits")
         self._wrap(os, "rename")
         self._wrap(shutil, "rmtree")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from dml_workers import (
+    IN_PLACE,
     IN_WORKSPACE,
     RATIFIED,
     RATIFYING,
@@ -53,8 +54,8 @@ OF_LOG = re.compile(r"[0-9]{20}\.(json|crc)|\.dk-[0-9a-f]{32}\.tmp")
 
 def steps_of(name: str) -> list[str]:
     """The moments at which an operation can be killed."""
-    workspace = [] if name == "restore" else IN_WORKSPACE
-    return workspace + RATIFYING + RATIFIED
+    written = {"restore": [], "append": IN_PLACE}.get(name, IN_WORKSPACE)
+    return written + RATIFYING + RATIFIED
 
 
 EVERYWHERE = [(name, step) for name in NAMES for step in steps_of(name)]

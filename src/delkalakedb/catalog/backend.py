@@ -196,6 +196,11 @@ class Backend(ABC):
         One that needn't be `durable` may be forgotten by a power cut, whole.
         """
 
+    def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+        """The rows of statements that are a transaction, and needn't be durable."""
+        with self.writing(durable=False) as session:
+            return session.query_many(queries)
+
     @abstractmethod
     def batches(
         self, sql: str, params: Params, schema: "pa.Schema"

@@ -15,7 +15,7 @@ from delkalakedb.catalog.backend import Backend
 from delkalakedb.catalog.head import Head, parse_head
 from delkalakedb.catalog.listing import list_files
 from delkalakedb.catalog.migrations import ensure_schema
-from delkalakedb.catalog.outbox import Outbox
+from delkalakedb.catalog.outbox import Lease, Outbox
 from delkalakedb.catalog.plan import plan
 from delkalakedb.catalog.ratify import CLIENT, SqlTxnLogWriter
 from delkalakedb.catalog.reader import SqlTxnLogReader
@@ -206,13 +206,23 @@ class Catalog:
         """A table's transaction log, as the catalog has it."""
         return SqlTxnLogReader(self.backend, name)
 
-    def ratify(self, *staged: Staged) -> tuple[Committed | Skipped, ...] | Conflicted:
-        """Make all of the staged commits true, or none; a conflict is a value."""
-        return self._writer.ratify(staged)
+    def ratify(
+        self, *staged: Staged, leases: list[Lease] | None = None
+    ) -> tuple[Committed | Skipped, ...] | Conflicted:
+        """Make all of the staged commits true, or none; a conflict is a value.
 
-    def commit(self, *staged: Staged) -> tuple[Committed | Skipped, ...]:
+        Args:
+            staged: the commits.
+            leases: where given, gets the lease of the one table that was committed to,
+                if it was free: for a caller that publishes it right away.
+        """
+        return self._writer.ratify(staged, leases)
+
+    def commit(
+        self, *staged: Staged, leases: list[Lease] | None = None
+    ) -> tuple[Committed | Skipped, ...]:
         """Like `ratify`, but a conflict is a `CommitFailedError`."""
-        outcome = self.ratify(*staged)
+        outcome = self.ratify(*staged, leases=leases)
         if isinstance(outcome, Conflicted):
             raise CommitFailedError(
                 f"{outcome.table}: version {outcome.winner_version} was taken by "

@@ -17,11 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from delkalakedb.catalog.backend import Backend, Row, Run
+from delkalakedb.catalog.head import Head
 from delkalakedb.errors import TableNotFoundError
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.codec import decode_struct
 
-__all__ = ["Lease", "Mirror", "Outbox"]
+__all__ = ["Lease", "Mirror", "Outbox", "releasing", "taken_lease", "taking"]
 
 _ANY_TIME = 2**62
 _OWNER = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
@@ -94,21 +95,9 @@ class Outbox:
         a diverged table only for `settling` that.
         """
         expires = time.monotonic() + lasts_s
-        statements, span = self._backend.statements, _span(lasts_s)
-        take: dict[str, object] = {
-            "name": name,
-            "owner": _OWNER,
-            "due_ms": _ANY_TIME if early else span["now_ms"],
-            "settling": int(settling),
-            **span,
-        }
-        with self._backend.writing(durable=False) as session:
-            taken, rows = session.query_many(
-                [
-                    (statements["take_lease"], take),
-                    (statements["load_mirrors"], {"name": name}),
-                ]
-            )
+        load = self._backend.statements["load_mirrors"], {"name": name}
+        take = taking(self._backend, name, lasts_s, early=early, settling=settling)
+        taken, rows = self._backend.at_once([take, load])
         mirror = _one(rows, name)
         return Lease(mirror, taken[0][0], expires, lasts_s) if taken else mirror
 
@@ -124,32 +113,27 @@ class Outbox:
 
     def release(self, lease: Lease) -> None:
         """Let the next one publish."""
-        self._write(Run("release_lease", _key(lease)))
+        self._write(releasing(lease))
 
     def mark_published(
         self, lease: Lease, hashes: Mapping[int, str], *, release: bool
     ) -> bool:
         """Versions are in the log, by the hashes of their files; False: lease lost."""
-        key = _key(lease)
-        with self._backend.writing(durable=False) as session:
-            if not session.query("mark_published", key | {"version": max(hashes)}):
-                return False
-            writes = [
-                Run(
-                    "mark_published_hash",
-                    {"table_id": key["table_id"], "version": v, "sha256": sha256},
-                )
-                for v, sha256 in hashes.items()
-            ]
-            if release:
-                writes.append(Run("release_lease", key))
-            session.apply(writes)
-        return True
+        key, statements = _key(lease), self._backend.statements
+        each = [
+            (statements["mark_published_hash"], {**key, "version": v, "sha256": sha256})
+            for v, sha256 in hashes.items()
+        ]
+        upto = {**key, "version": max(hashes), "release": int(release)}
+        *_, marked = self._backend.at_once(
+            [*each, (statements["mark_published"], upto)]
+        )
+        return bool(marked)
 
     def mark_failed(self, lease: Lease, error: str, next_try_ms: int) -> None:
         """Publishing failed; it isn't tried before that time, and the lease is free."""
         failed = _key(lease) | {"error": error, "next_try_ms": next_try_ms}
-        self._write(Run("mark_failed", failed), Run("release_lease", _key(lease)))
+        self._write(Run("mark_failed", failed), releasing(lease))
 
     def mark_diverged(
         self,
@@ -195,6 +179,39 @@ class Outbox:
     def _write(self, *writes: Run) -> None:
         with self._backend.writing(durable=False) as session:
             session.apply(writes)
+
+
+def taking(
+    backend: Backend,
+    name: str,
+    lasts_s: float,
+    *,
+    early: bool = False,
+    settling: bool = False,
+) -> tuple[str, dict[str, object]]:
+    """The statement that takes a lease, if it can be had."""
+    span = _span(lasts_s)
+    params: dict[str, object] = {
+        "name": name,
+        "owner": _OWNER,
+        "due_ms": _ANY_TIME if early else span["now_ms"],
+        "settling": int(settling),
+        **span,
+    }
+    return backend.statements["take_lease"], params
+
+
+def taken_lease(taken: Row, head: Head, expires: float, lasts_s: float) -> Lease:
+    """The lease that was taken, of a table as it is now."""
+    fence, *state = taken
+    table = (head.table_id, head.name, head.location, head.version)
+    mirror = Mirror(*(*table, *state, head.num_files, head.metadata, None))
+    return Lease(mirror, fence, expires, lasts_s)
+
+
+def releasing(lease: Lease) -> Run:
+    """The statement that gives a lease back."""
+    return Run("release_lease", _key(lease))
 
 
 def _key(lease: Lease) -> dict[str, int]:

@@ -96,6 +96,14 @@ class PostgresBackend(Backend):
             finally:
                 _rollback(connection)
 
+    def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+        with self._mapped(), self._pool.connection() as connection:
+            session = _PostgresSession(connection, begun=False, durable=False)
+            try:
+                return session.finish(queries)
+            finally:
+                _rollback(connection)
+
     def batches(
         self, sql: str, params: Params, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
@@ -305,6 +313,11 @@ class _PostgresSession(Session):
             ((sql, params),) = queries
             return [self._connection.execute(sql.encode(), params).fetchall()]
         return self._together([*self._opening(), *queries])[-len(queries) :]
+
+    def finish(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+        """The rows of the transaction's last statements, which is committed."""
+        answers = self._together([*self._opening(), *queries, _COMMIT])
+        return answers[-len(queries) - 1 : -1]
 
     def apply(self, writes: Sequence[Write]) -> None:
         self._pending.extend(writes)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from delkalakedb.catalog.backend import Backend, Row, UnknownOutcomeError
 from delkalakedb.catalog.commit import Actor
 from delkalakedb.catalog.fresh import keep_fresh
+from delkalakedb.catalog.outbox import Lease
 from delkalakedb.catalog.transaction import LostError, Transaction, lock_queries
 from delkalakedb.errors import CatalogError, MirrorBehindError
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
@@ -46,16 +47,23 @@ class SqlTxnLogWriter:
         self._indexed_columns = settings.stats.indexed_columns
         self._concurrency = settings.concurrency
         self._max_unpublished = settings.mirror.max_unpublished
+        self._lease_s = settings.mirror.lease
         self._actor: Actor | None = None
 
     def ratify(
-        self, staged: Sequence[Staged]
+        self, staged: Sequence[Staged], leases: list[Lease] | None = None
     ) -> tuple[Committed | Skipped, ...] | Conflicted:
-        """Make all of `staged` true, or none of it."""
+        """Make all of `staged` true, or none of it.
+
+        Args:
+            staged: the commits.
+            leases: where given, gets the lease of the one table that was committed to,
+                if it was free: for a caller that publishes it right away.
+        """
         started = time.monotonic()
         self._check_backlog(staged)
         try:
-            outcomes = self._ratify(staged, str(uuid.uuid4()))
+            outcomes = self._ratify(staged, str(uuid.uuid4()), leases)
         except LostError as lost:
             return lost.outcome
         duration_ms = (time.monotonic() - started) * 1000
@@ -79,12 +87,15 @@ class SqlTxnLogWriter:
                 )
 
     def _ratify(
-        self, staged: Sequence[Staged], transaction_id: str
+        self,
+        staged: Sequence[Staged],
+        transaction_id: str,
+        leases: list[Lease] | None,
     ) -> tuple[Committed | Skipped, ...]:
         retries = self._concurrency.retries
         while True:
             try:
-                return self._attempt(staged, transaction_id)
+                return self._attempt(staged, transaction_id, leases)
             except UnknownOutcomeError as lost:
                 if found := self._find_out(staged, transaction_id, lost):
                     return found
@@ -94,7 +105,10 @@ class SqlTxnLogWriter:
                 retries -= 1
 
     def _attempt(
-        self, staged: Sequence[Staged], transaction_id: str
+        self,
+        staged: Sequence[Staged],
+        transaction_id: str,
+        leases: list[Lease] | None,
     ) -> tuple[Committed | Skipped, ...]:
         actor = self._actor = self._actor or _actor(self._backend)
         with self._backend.writing() as session:
@@ -104,8 +118,12 @@ class SqlTxnLogWriter:
                 transaction_id,
                 actor,
                 self._indexed_columns,
+                None if leases is None else self._lease_s,
             )
             outcomes = transaction.ratify(staged)
+            if leases is not None:
+                # Before the COMMIT: it stands if that is found to have happened.
+                leases[:] = filter(None, [transaction.lease()])
         keep_fresh(self._backend, transaction.fresh)
         return outcomes
 

@@ -19,6 +19,7 @@ from delkalakedb.catalog.commit import (
 from delkalakedb.catalog.commits import Ratified
 from delkalakedb.catalog.fresh import fresh_commit
 from delkalakedb.catalog.head import FILES_PER_TABLE, Head, parse_head
+from delkalakedb.catalog.outbox import Lease, releasing, taken_lease, taking
 from delkalakedb.catalog.rebased import commit_info, empty_head, last_adds, rebased
 from delkalakedb.catalog.rows import hash_path
 from delkalakedb.catalog.statcolumns import revise
@@ -83,6 +84,7 @@ class Transaction:
         transaction_id: str,
         actor: Actor,
         indexed_columns: int,
+        lease_s: float | None = None,
     ) -> None:
         self._session = session
         self._backend = backend
@@ -95,6 +97,9 @@ class Transaction:
         self.fresh: list[Ratified] = []
         self._hashed: dict[int, dict[str, int]] = {}
         self._now_ms = int(time.time() * 1000)
+        self._lease_s = lease_s
+        self._started = time.monotonic()
+        self._taken: list[Row] = []
 
     def ratify(self, staged: Sequence[Staged]) -> tuple[Committed | Skipped, ...]:
         """Write all of `staged`, or raise; a conflict is a `LostError`."""
@@ -103,7 +108,19 @@ class Transaction:
         self._lock(staged)
         self._check_identities(staged)
         self._participants = self._find_participants(staged)
-        return self._skipped(staged) or tuple(map(self._commit, staged))
+        if skipped := self._skipped(staged):
+            self._give_back()
+            return skipped
+        return tuple(map(self._commit, staged))
+
+    def lease(self) -> Lease | None:
+        """The right to publish the one table that was committed to, if it was free."""
+        if not self._taken or self._lease_s is None:
+            return None
+        (table,) = self._tables.values()
+        assert table.head is not None
+        expires = self._started + self._lease_s
+        return taken_lease(self._taken[0], table.head, expires, self._lease_s)
 
     def _find_participants(self, staged: Sequence[Staged]) -> list[dict[str, object]]:
         """The versions that a transaction over several tables is going to make."""
@@ -128,12 +145,27 @@ class Transaction:
         locks = lock_queries(self._backend, staged)
         early = self._early_queries(staged)
         heads: list[_Query] = [(load, {"name": name}) for name in names]
-        answers = self._session.query_many([*locks, *heads, *early.values()])
+        leases = self._lease_queries(names)
+        asked = [*locks, *heads, *early.values(), *leases]
+        answers = self._session.query_many(asked)
+        if leases:
+            self._taken = answers.pop()
         loaded = answers[len(locks) :]
         self._early = dict(zip(early, loaded[len(names) :], strict=True))
         for name, rows in zip(names, loaded, strict=False):
             head = parse_head(self._session, rows[0]) if rows else None
             self._tables[name] = _Table(head, head.version + 1 if head else 0)
+
+    def _lease_queries(self, names: Sequence[str]) -> list[_Query]:
+        """Of several tables none: one would be held while the others are published."""
+        if self._lease_s is None or len(names) > 1:
+            return []
+        return [taking(self._backend, names[0], self._lease_s)]
+
+    def _give_back(self) -> None:
+        if lease := self.lease():
+            self._session.apply([releasing(lease)])
+            self._taken = []
 
     def _check_identities(self, staged: Sequence[Staged]) -> None:
         """Nothing goes to a table that has the name of one that is gone."""

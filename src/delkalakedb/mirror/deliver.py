@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from delkalakedb.catalog import Catalog
-from delkalakedb.catalog.outbox import Mirror
+from delkalakedb.catalog.outbox import Lease, Mirror
 from delkalakedb.errors import DeltalakeDBError
 from delkalakedb.mirror.background import publish_soon
-from delkalakedb.mirror.publish import publish_table, stores_with
+from delkalakedb.mirror.publish import publish_held, publish_table, stores_with
 from delkalakedb.mirror.upkeep import due_checkpoint, make_checkpoint
 from delkalakedb.storage import Store
 from delkalakedb.telemetry import log_event
@@ -27,23 +27,34 @@ def deliver(
     catalog: Catalog,
     versions: Mapping[str, int],
     storage_options: Mapping[str, str] | None = None,
+    lease: Lease | None = None,
 ) -> None:
-    """Publish freshly ratified versions of tables, now, soon, or not at all here."""
+    """Publish freshly ratified versions of tables, now, soon, or not at all here.
+
+    With the lease of the one table that there is, if that is held already.
+    """
     mode = catalog.settings.mirror.mode
     for name, version in sorted(versions.items()):
         if mode == "inline":
-            _publish_inline(catalog, name, version, storage_options)
+            _publish_inline(catalog, name, version, storage_options, lease)
         elif mode == "background":
             publish_soon(catalog, name, storage_options)
 
 
 def _publish_inline(
-    catalog: Catalog, name: str, version: int, options: Mapping[str, str] | None
+    catalog: Catalog,
+    name: str,
+    version: int,
+    options: Mapping[str, str] | None,
+    lease: Lease | None,
 ) -> None:
     wait_s = catalog.settings.mirror.wait
     try:
         stores = stores_with(options)
-        done = publish_table(catalog, name, stores, version, wait_s=wait_s)
+        if lease is not None:
+            done = publish_held(catalog, lease, stores)
+        else:
+            done = publish_table(catalog, name, stores, version, wait_s=wait_s)
         if done.version < version:
             _warn(name, version, "somebody else is publishing, or it failed lately")
         if (due := due_checkpoint(catalog, done.mirror, done.version)) is not None:

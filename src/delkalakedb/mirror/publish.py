@@ -33,6 +33,7 @@ __all__ = [
     "Stores",
     "foreign_message",
     "publish",
+    "publish_held",
     "publish_table",
     "stores_with",
 ]
@@ -94,7 +95,7 @@ def publish_table(
         if not held or not _held(seen := outbox.load(name)):
             seen = outbox.take(name, catalog.settings.mirror.lease, early=early)
         if isinstance(seen, Lease):
-            return _Publication(catalog, outbox, seen, stores).run()
+            return publish_held(catalog, seen, stores)
         if seen.state == "diverged":
             raise DivergedError(seen.last_error)
         held = _held(seen)
@@ -105,6 +106,11 @@ def publish_table(
             return Published(seen, seen.published_version)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def publish_held(catalog: Catalog, lease: Lease, stores: Stores) -> Published:
+    """Publish a table whose lease is held already, and give it back."""
+    return _Publication(catalog, Outbox(catalog.backend), lease, stores).run()
 
 
 def _held(mirror: Mirror) -> bool:

@@ -12,6 +12,7 @@ from delkalakedb.model.schema import parse_path
 
 __all__ = [
     "TableProperties",
+    "all_understood",
     "check_changeable",
     "parse_interval_ms",
     "parse_properties",
@@ -81,6 +82,11 @@ def _parse_all(items: frozenset[tuple[str, str | None]]) -> TableProperties:
         if text is not None:
             given[field] = _parse(name, text, parse)
     return TableProperties(**given)
+
+
+def all_understood(names: Iterable[str]) -> bool:
+    """Whether each property is one of `TableProperties`, or none of Delta's."""
+    return all(n in _PROPERTIES or not n.lower().startswith("delta.") for n in names)
 
 
 def check_changeable(names: Iterable[str]) -> None:

@@ -27,11 +27,12 @@ import pyarrow.parquet as pq
 
 from delkalakedb.errors import StorageError
 from delkalakedb.model.actions import Add, Cdc, Metadata, Protocol
+from delkalakedb.model.footers import file_stats
+from delkalakedb.model.paths import Values, log_path
 from delkalakedb.model.stats import measured_columns
 from delkalakedb.spark.checking import violations_explained
-from delkalakedb.spark.footers import file_stats
 from delkalakedb.spark.mapping import is_mapped, physical_columns, physical_schema
-from delkalakedb.spark.partitions import Values, log_path, places_of
+from delkalakedb.spark.partitions import places_of
 from delkalakedb.spark.uploads import UPLOADED, Upload
 from delkalakedb.storage import open_store
 from delkalakedb.workspace.files import table_files

@@ -7,12 +7,12 @@ from typing import Protocol, TypeVar
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.commits import Together
 from delkalakedb.errors import TransactionError
-from delkalakedb.spark.operation import stage
 from delkalakedb.table import DeltaTable
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.perform import perform
 from delkalakedb.uri import Uri, format_uri, require_table
 from delkalakedb.workspace import Operation
+from delkalakedb.workspace.inplace import stage
 
 __all__ = ["Handle", "InCatalog", "InTransaction"]
 

@@ -28,9 +28,9 @@ from delkalakedb.spark.clauses import (
 from delkalakedb.spark.files_out import CHANGE_TYPE
 from delkalakedb.spark.frames import FILE_COLUMN
 from delkalakedb.spark.merged import OLD, MergedRow
-from delkalakedb.spark.operation import Work
 from delkalakedb.spark.output import Output, Timer, commit_info
 from delkalakedb.spark.target import Condition, Files, Target, column_of, kept, text_of
+from delkalakedb.workspace.inplace import Work
 
 __all__ = ["Merge", "MergePlan"]
 

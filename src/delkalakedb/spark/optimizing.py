@@ -16,11 +16,11 @@ from delkalakedb.model.actions import Add
 from delkalakedb.model.predicate import Anything, Predicate
 from delkalakedb.spark.frames import FILE_COLUMN
 from delkalakedb.spark.handles import Handle
-from delkalakedb.spark.operation import Work
 from delkalakedb.spark.output import Output, commit_info
 from delkalakedb.spark.target import Files, Target, pruning
 from delkalakedb.spark.zorder import check_z_order, z_order
 from delkalakedb.workspace import Operation
+from delkalakedb.workspace.inplace import Work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

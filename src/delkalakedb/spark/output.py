@@ -22,10 +22,10 @@ from delkalakedb.model.protocol import check_writable
 from delkalakedb.model.stats import parse_stats
 from delkalakedb.spark.evolving import evolved_protocol
 from delkalakedb.spark.files_out import write_changes, write_files
-from delkalakedb.spark.operation import Work
 from delkalakedb.spark.target import Target
 from delkalakedb.table.restore import removed
 from delkalakedb.workspace.files import table_files
+from delkalakedb.workspace.inplace import Work
 
 __all__ = ["Output", "Timer", "commit_info"]
 

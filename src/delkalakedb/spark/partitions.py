@@ -5,12 +5,10 @@ empty: Spark makes folders of them, and those of a null, of an empty string and 
 letters that the JVM's locale lacks couldn't be told apart again.
 """
 
-import hashlib
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from urllib.parse import quote
 
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
@@ -22,15 +20,12 @@ from delkalakedb.model.partition import (
     format_partition_value,
     parse_partition_value,
 )
+from delkalakedb.model.paths import Values, file_path
 from delkalakedb.model.schema import parse_schema
 from delkalakedb.spark.schemas import quoted
 
-__all__ = ["Places", "Values", "log_path", "places_of"]
+__all__ = ["Places", "places_of"]
 
-Values = dict[str, str | None]
-
-_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-_MAX_NAME_BYTES = 255
 _BYTES = ("string", "binary")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -59,15 +54,8 @@ class Places:
             physical: _value(text, kind)
             for (_, physical, kind), text in zip(self.columns, texts, strict=True)
         }
-        above = [self.below] if self.below else []
-        folders = (_folder(*item) for item in values.items())
-        return "/".join((*above, *folders, name)), values
-
-
-def log_path(path: str) -> str:
-    """A file's path below the location, as the log has it: encoded as a URL's."""
-    # What deltalake, too, leaves as it is.
-    return quote(path, safe="/!$&'()*+,;=:@~")
+        path = file_path(name, values)
+        return f"{self.below}/{path}" if self.below else path, values
 
 
 def places_of(metadata: Metadata, below: str = "") -> Places:
@@ -108,11 +96,3 @@ def _decoded(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise CodecError("a partition value isn't UTF-8") from error
-
-
-def _folder(name: str, value: str | None) -> str:
-    text = _NULL_FOLDER if value is None else quote(value, safe="")
-    folder = f"{quote(name, safe='')}={text}"
-    if len(folder) <= _MAX_NAME_BYTES:
-        return folder
-    return hashlib.sha256(folder.encode()).hexdigest()

@@ -20,7 +20,6 @@ from delkalakedb.spark.assigning import assigned_columns
 from delkalakedb.spark.checking import finished
 from delkalakedb.spark.files_out import CHANGE_TYPE
 from delkalakedb.spark.frames import FILE_COLUMN
-from delkalakedb.spark.operation import Work
 from delkalakedb.spark.output import Output, Timer, commit_info
 from delkalakedb.spark.schemas import spark_schema
 from delkalakedb.spark.target import (
@@ -32,6 +31,7 @@ from delkalakedb.spark.target import (
     text_of,
 )
 from delkalakedb.workspace import Operation
+from delkalakedb.workspace.inplace import Work
 
 __all__ = ["deletion", "update"]
 

@@ -32,14 +32,14 @@ from delkalakedb.errors import (
 )
 from delkalakedb.model.actions import Action, Add, CommitInfo, Txn
 from delkalakedb.model.partition import format_partition_value
+from delkalakedb.model.paths import log_path
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.protocol import active_features
 from delkalakedb.model.schema import parse_schema
 from delkalakedb.model.stats import measured_columns
 from delkalakedb.spark.evolving import plain_schema
-from delkalakedb.spark.operation import Work, stage
 from delkalakedb.spark.output import commit_info
-from delkalakedb.spark.partitions import log_path, places_of
+from delkalakedb.spark.partitions import places_of
 from delkalakedb.spark.schemas import spark_schema
 from delkalakedb.spark.source import SourceOptions, arrow_schema
 from delkalakedb.spark.uploads import Upload
@@ -48,6 +48,7 @@ from delkalakedb.table.create import create_table
 from delkalakedb.table.perform import perform
 from delkalakedb.workspace import Operation
 from delkalakedb.workspace.files import table_files
+from delkalakedb.workspace.inplace import Work, stage
 
 __all__ = ["BatchWriter", "StreamWriter"]
 

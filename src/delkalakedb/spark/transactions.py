@@ -5,9 +5,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from delkalakedb.commits import Together
-from delkalakedb.spark.operation import stage, stage_new
 from delkalakedb.spark.session import check_spark
 from delkalakedb.spark.writing import Write
+from delkalakedb.workspace.inplace import stage, stage_new
 
 __all__ = ["write_in"]
 

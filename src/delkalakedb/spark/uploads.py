@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from delkalakedb.errors import StorageError
+from delkalakedb.model.footers import file_stats
 from delkalakedb.model.schema import Column
 from delkalakedb.model.values import FLOATING
-from delkalakedb.spark.footers import file_stats
 from delkalakedb.spark.mapping import file_schema
 from delkalakedb.spark.partitions import Places
 from delkalakedb.storage import open_store

@@ -31,7 +31,6 @@ from delkalakedb.spark.evolving import (
 )
 from delkalakedb.spark.files_out import CHANGE_TYPE, write_files
 from delkalakedb.spark.mapping import is_mapped
-from delkalakedb.spark.operation import Work, stage, stage_new
 from delkalakedb.spark.output import Output, commit_info
 from delkalakedb.spark.rewriting import deletion
 from delkalakedb.spark.schemas import table_schema
@@ -43,6 +42,7 @@ from delkalakedb.table.perform import perform
 from delkalakedb.table.write import make_table_in
 from delkalakedb.uri import parse_uri, require_table
 from delkalakedb.workspace import Captured, Operation, run_new
+from delkalakedb.workspace.inplace import Work, stage, stage_new
 
 __all__ = ["Write", "write"]
 

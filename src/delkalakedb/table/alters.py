@@ -8,7 +8,7 @@ from deltalake import PostCommitHookProperties
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.model.predicate import Anything, Predicate
 from delkalakedb.table.perform import perform
-from delkalakedb.workspace import Operation, split_properties
+from delkalakedb.workspace import Operation, Stage, run, split_properties
 
 __all__ = ["EVERY_FILE", "IN_PRIVATE", "SqlRawAlters"]
 
@@ -150,7 +150,9 @@ class SqlRawAlters:
         )
         self._perform(operation, commit_properties)
 
-    def _perform(self, operation: Operation[T], commit_properties: Any) -> T:
+    def _perform(
+        self, operation: Operation[T], commit_properties: Any, stage: Stage = run
+    ) -> T:
         """Make an operation true and move to the version it made."""
         result, version = perform(
             self._catalog,
@@ -158,6 +160,7 @@ class SqlRawAlters:
             operation,
             retries=getattr(commit_properties, "max_commit_retries", None),
             storage_options=self._storage_options,
+            stage=stage,
         )
         if version is not None:
             self._moved_to = version

@@ -26,7 +26,7 @@ from delkalakedb.table.create import NewSchema, creation
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.table import DeltaTable
 from delkalakedb.uri import Uri, parse_uri
-from delkalakedb.workspace import Operation, split_properties
+from delkalakedb.workspace import Operation, Stage, run, split_properties
 
 __all__ = ["Transaction", "transaction"]
 
@@ -198,8 +198,10 @@ class _StagedTable(SqlRawTable):
             "restore, vacuum and repair can't be part of a transaction"
         )
 
-    def _perform(self, operation: Operation[T], commit_properties: Any) -> T:
-        result = self._tables.stage(self._name, operation)
+    def _perform(
+        self, operation: Operation[T], commit_properties: Any, stage: Stage = run
+    ) -> T:
+        result = self._tables.stage(self._name, operation, stage)
         self.update_incremental()
         return result
 

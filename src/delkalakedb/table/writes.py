@@ -12,9 +12,24 @@ from delkalakedb.model.predicate import Predicate, parse_predicate
 from delkalakedb.model.schema import parse_schema
 from delkalakedb.table.alters import EVERY_FILE, IN_PRIVATE, SqlRawAlters
 from delkalakedb.table.merging import MergePlan
+from delkalakedb.table.small import Groups, append, split_small
 from delkalakedb.workspace import Operation, Spool, split_properties
+from delkalakedb.workspace.inplace import stage
 
 __all__ = ["SqlRawWrites"]
+
+# What makes an append more than its rows.
+_ASKING = (
+    "partition_by",
+    "schema_mode",
+    "predicate",
+    "target_file_size",
+    "name",
+    "description",
+    "configuration",
+    "writer_properties",
+    "commit_properties",
+)
 
 
 class SqlRawWrites(SqlRawAlters):
@@ -61,13 +76,23 @@ class SqlRawWrites(SqlRawAlters):
         if mode == "overwrite" and predicate is not None:
             self._replace(data, options)
             return
+        if mode == "append" and not any(map(options.get, _ASKING)):
+            small, data = split_small(self._snapshot, data)
+            if small is not None:
+                self._append(small)
+                return
         operation = Operation[None](
             mode,
             lambda raw: raw.write(data=data, **options),
-            appends=mode == "append",
             remove_all=mode == "overwrite",
         )
         self._perform(operation, commit_properties)
+
+    def _append(self, rows: Groups) -> None:
+        run: Callable[[Any], Any] = lambda snapshot: append(  # noqa: E731
+            snapshot, rows, self._storage_options
+        )
+        self._perform(Operation[None]("append", run), None, stage)
 
     def _replace(self, data: Any, options: dict[str, Any]) -> None:
         """Overwrite where a predicate holds."""

@@ -7,7 +7,7 @@ and to it uploaded.
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +38,10 @@ class TableFiles(ABC):
         """Make files below a folder the table's."""
 
     @abstractmethod
+    def put(self, files: Mapping[str, bytes]) -> None:
+        """Make new files of the table."""
+
+    @abstractmethod
     def discard(self, paths: Iterable[str]) -> None:
         """Remove files that no version names."""
 
@@ -64,10 +68,14 @@ class _LocalFiles(TableFiles):
 
     def take(self, paths: Iterable[str], folder: Path) -> None:
         paths, root = [*paths], self._root
+        self._make(paths, lambda path: os.rename(folder / path, root / path))
+
+    def put(self, files: Mapping[str, bytes]) -> None:
+        self._make(files, lambda path: _write(f"{self._root}/{path}", files[path]))
+
+    def _make(self, paths: Collection[str], make: Callable[[str], None]) -> None:
         try:
-            _each_in_its_folder(
-                paths, root, lambda path: os.rename(folder / path, root / path)
-            )
+            _each_in_its_folder(paths, self._root, make)
         except OSError:
             with suppress(OSError):
                 self.discard(paths)
@@ -87,9 +95,15 @@ class _RemoteFiles(TableFiles):
         _at_once(paths, lambda path: self._download(path, folder / path))
 
     def take(self, paths: Iterable[str], folder: Path) -> None:
-        paths = [*paths]
+        put = self._store.put_file
+        self._make([*paths], lambda path: put(path, folder / path))
+
+    def put(self, files: Mapping[str, bytes]) -> None:
+        self._make(files, lambda path: self._store.put(path, files[path]))
+
+    def _make(self, paths: Collection[str], make: Callable[[str], None]) -> None:
         try:
-            _at_once(paths, lambda path: self._store.put_file(path, folder / path))
+            _at_once(paths, make)
         except StorageError:
             # Where a table was to be made, no vacuum would find them.
             with suppress(StorageError):
@@ -119,6 +133,11 @@ def _each_in_its_folder(
             (root / parent).mkdir(parents=True, exist_ok=True)
             made.add(parent)
         put(path)
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
 
 
 def _at_once(paths: Iterable[str], move: Callable[[str], None]) -> None:

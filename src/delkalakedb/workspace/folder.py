@@ -13,20 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["find_leftovers", "private_folder"]
+__all__ = ["find_leftovers", "private_folder", "remove_leftovers"]
 
 _DAY_S = 24 * 60 * 60
 
 
 @contextmanager
-def private_folder(work: Path, name: str | None = None) -> Iterator[Path]:
-    """A new folder below `work`, gone afterwards; removes those of dead owners.
-
-    Its name is of no folder before, unless it is given.
-    """
+def private_folder(work: Path) -> Iterator[Path]:
+    """A new folder below `work`, gone afterwards; removes those of dead owners."""
     work.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(work)
-    folder, lock = _locked_folder(work / (name or uuid.uuid4().hex))
+    remove_leftovers(work)
+    folder, lock = _locked_folder(work)
     try:
         yield folder
     finally:
@@ -34,8 +31,9 @@ def private_folder(work: Path, name: str | None = None) -> Iterator[Path]:
         _unlock(lock)
 
 
-def _locked_folder(folder: Path) -> tuple[Path, int | None]:
+def _locked_folder(work: Path) -> tuple[Path, int | None]:
     while True:
+        folder = work / uuid.uuid4().hex
         folder.mkdir()
         with suppress(FileNotFoundError):
             lock = _lock(folder)
@@ -45,7 +43,8 @@ def _locked_folder(folder: Path) -> tuple[Path, int | None]:
             _unlock(lock)
 
 
-def _remove_leftovers(work: Path) -> None:
+def remove_leftovers(work: Path) -> None:
+    """Remove the folders below `work` whose owners are dead."""
     for entry in os.scandir(work):
         with suppress(FileNotFoundError, BlockingIOError):
             lock = _lock(Path(entry.path), wait=False)

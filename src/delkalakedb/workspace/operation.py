@@ -30,7 +30,6 @@ class Operation(Generic[T]):
         run: the call. For delta-rs it takes a real `RawDeltaTable`, or the path of an
             empty folder for a table that isn't there yet.
         files: it sees the files that may hold a row that matches; none without.
-        appends: it adds files, whatever else there is.
         rearranges: it says nothing new, so it depends on the files it replaces alone.
         remove_all: it replaces every file, and sees none of them.
         properties: table properties to set that delta-rs doesn't know.
@@ -39,7 +38,6 @@ class Operation(Generic[T]):
     name: str
     run: Callable[[Any], T]
     files: Predicate | None = None
-    appends: bool = False
     rearranges: bool = False
     remove_all: bool = False
     properties: Mapping[str, str | None] = field(default_factory=dict)

@@ -1,8 +1,7 @@
 """Running an operation in a workspace.
 
 A workspace is a folder with a log of one entry: the protocol and the metadata of the
-version that was read, under its number (a kept handle's own, for an append), and the
-files that the operation may touch.
+version that was read, under its number, and the files that the operation may touch.
 delta-rs commits there; what it committed is read back, its files are moved to where the
 table keeps them, and the actions are handed on to be ratified. Until then the table
 knows nothing of the files: a crash leaves some that no version names.
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import deltalake
 import msgspec
 
 from delkalakedb.catalog import Snapshot
@@ -39,7 +39,6 @@ from delkalakedb.workspace.features import (
 )
 from delkalakedb.workspace.files import table_files
 from delkalakedb.workspace.folder import private_folder
-from delkalakedb.workspace.handles import keep_handle, open_handle, take_handle
 from delkalakedb.workspace.operation import Captured, Operation
 
 __all__ = ["run", "run_new"]
@@ -55,24 +54,20 @@ def run(
     table = snapshot.table
     files = table_files(table.location, storage_options)
     what = f"{table.name}: {operation.name} on version {snapshot.version}"
-    with explained(what, files.work, table.location):
+    with (
+        explained(what, files.work, table.location),
+        private_folder(files.work) as folder,
+    ):
         protocol = visible_protocol(snapshot.protocol, snapshot.metadata)
         adds = _candidates(snapshot, operation.files)
-        entry = encode_commit([protocol, snapshot.metadata, *adds])
-        kept = take_handle(files.work, entry) if operation.appends else None
-        with private_folder(files.work, kept.name if kept else None) as folder:
-            version = kept.version if kept else snapshot.version
-            path = folder / commit_path(version)
-            path.parent.mkdir()
-            path.write_bytes(entry)
-            files.bring(_paths(adds), folder)
-            handle = kept or open_handle(folder, version)
-            result = operation.run(handle.raw)
-            commits = _commits(folder, version + 1)
-            new_paths = _new_paths(commits, folder)
-            files.take(new_paths, folder)
-        if operation.appends and not folder.exists():
-            keep_handle(files.work, entry, handle, commits)
+        entry = folder / commit_path(snapshot.version)
+        entry.parent.mkdir()
+        entry.write_bytes(encode_commit([protocol, snapshot.metadata, *adds]))
+        files.bring(_paths(adds), folder)
+        result = operation.run(deltalake.DeltaTable(folder)._table)
+        commits = _commits(folder, snapshot.version + 1)
+        new_paths = _new_paths(commits, folder)
+        files.take(new_paths, folder)
     adapted = _adapted(commits, operation, table.location, snapshot.protocol)
     return Captured(operation, result, adapted, files, new_paths)
 

@@ -25,7 +25,9 @@ WHERE table_id = (
     AND (state <> 'diverged' OR :settling = 1)
     AND (next_try_ms IS NULL OR next_try_ms <= :due_ms)
     AND (lease_until_ms IS NULL OR lease_until_ms <= :now_ms)
-RETURNING fence
+RETURNING
+    fence, published_version, state, attempts, last_error, next_try_ms, lease_owner,
+    lease_until_ms, checkpoint_version, checkpoint_until_ms
 
 -- name: renew_lease
 -- Only who holds the lease still can make it last longer.
@@ -43,14 +45,18 @@ WHERE table_id = :table_id AND fence = :fence
 UPDATE dl_mirrors
 SET
     published_version = :version, state = 'published', attempts = 0,
-    last_error = NULL, next_try_ms = NULL
+    last_error = NULL, next_try_ms = NULL,
+    lease_owner = CASE WHEN :release = 1 THEN NULL ELSE lease_owner END,
+    lease_until_ms = CASE WHEN :release = 1 THEN NULL ELSE lease_until_ms END
 WHERE table_id = :table_id AND fence = :fence AND published_version < :version
 RETURNING published_version
 
 -- name: mark_published_hash
 -- What was published, to know it again.
 UPDATE dl_table_versions SET published_sha256 = :sha256
-WHERE table_id = :table_id AND version = :version
+WHERE table_id = :table_id AND version = :version AND EXISTS (
+    SELECT 1 FROM dl_mirrors m WHERE m.table_id = :table_id AND m.fence = :fence
+)
 
 -- name: mark_failed
 -- Publishing failed and is tried again later.

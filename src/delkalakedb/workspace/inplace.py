@@ -1,4 +1,4 @@
-"""Operations that Spark does: their files are written in place, then ratified."""
+"""Operations that write the table's files in their place; then they are ratified."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from typing import Any, Generic, TypeVar
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.model.actions import Action
-from delkalakedb.workspace import Captured, Operation
 from delkalakedb.workspace.files import table_files
+from delkalakedb.workspace.operation import Captured, Operation
 
 __all__ = ["Work", "stage", "stage_new"]
 
@@ -17,7 +17,7 @@ _Options = Mapping[str, str] | None
 
 @dataclass(frozen=True)
 class Work(Generic[T]):
-    """What Spark did for an operation.
+    """What was done for an operation.
 
     Args:
         result: what the operation returns.
