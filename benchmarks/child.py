@@ -190,12 +190,13 @@ def open_handle(uri: str, small: str) -> dict[str, Any]:
     from delkalakedb.uri import parse_uri
 
     handles: list[Any] = [dk.DeltaTable, load_backend(parse_uri(uri).engine)]
-    found = [_resident_bytes()]
+    found = [_memory()]
     for table in (uri, small):
         handles.append(dk.DeltaTable(table))
         handles.append(handles[-1].schema())
-        found.append(_resident_bytes())
-    return {"bytes": found}
+        found.append(_memory())
+    resident, own = zip(*found, strict=True)
+    return {"resident": resident, "own": own}
 
 
 def append(table: str, warm: str, seconds: str) -> dict[str, Any]:
@@ -222,11 +223,14 @@ def append(table: str, warm: str, seconds: str) -> dict[str, Any]:
     return {"appended": appended, "seconds": elapsed_s, "failures": failures}
 
 
-def _resident_bytes() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise NotImplementedError("memory is measured on Linux only")
+def _memory() -> tuple[int, int]:
+    """Resident bytes, and those that aren't pages of files such as libraries."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        raise NotImplementedError("memory is measured on Linux only")
+    lines = (line.split() for line in status.read_text().splitlines())
+    found = {words[0]: words[1] for words in lines if len(words) > 1}
+    return int(found["VmRSS:"]) * 1024, int(found["RssAnon:"]) * 1024
 
 
 def _listed(action: Callable[[], Any]) -> dict[str, Any]:

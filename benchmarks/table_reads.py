@@ -7,6 +7,7 @@ import tables
 from bars import Run, short
 from measure import run_child
 
+import delkalakedb as dk
 from delkalakedb.model.txnlog import Staged
 from delkalakedb.uri import format_uri, parse_uri
 
@@ -46,7 +47,8 @@ class Peer:
 def measure_dataset(run: Run, peer: Peer) -> None:
     """`to_pyarrow_dataset` of a table, whole and with a selective predicate."""
     files = run.peer_size
-    small, large = (_built(run, n) for n in (tables.BATCHES, files))
+    large = _built(run, files)
+    small = _beside(large, str(run.folder / "beside"))
     query = tables.queries(files)[0]
     bar = f"open + dataset of {short(files)} files"
     for where, least in (("", _LESS_CPU), (query.where, _LESS_CPU_SELECTIVE)):
@@ -64,10 +66,13 @@ def measure_dataset(run: Run, peer: Peer) -> None:
 def measure_memory(run: Run) -> None:
     """What an open handle holds of a large table."""
     small, large = (_built(run, n) for n in (tables.BATCHES, run.largest))
-    imported, opened, both = run_child("open_handle", large, small)["bytes"]
+    found = run_child("open_handle", large, small)
+    imported, opened, both = found["resident"]
     bar = f"handle on {short(run.largest)} files"
     over = (opened - imported) / 1e6
     run.at_most(bar, "memory over the imports", over, _HANDLE_BYTES / 1e6, "MB")
+    own = (found["own"][1] - found["own"][0]) / 1e6
+    run.report(bar, "of which no file of a library", own, "MB")
     run.report(bar, "another one, on a small table", (both - opened) / 1e6, "MB")
 
 
@@ -84,6 +89,16 @@ def _built(run: Run, files: int) -> str:
                 catalog.commit(tables.append(actions, version))
     database.settle()
     return format_uri(parse_uri(database.uri).with_table(tables.NAME))
+
+
+def _beside(uri: str, location: str) -> str:
+    """A small table in the same database: what is measured has connected already."""
+    name = "beside"
+    with dk.connect(uri) as catalog:
+        if name not in {table.name for table in catalog.tables()}:
+            actions = [*tables.first_actions(), *tables.adds(tables.BATCHES)]
+            catalog.commit(Staged(name, actions, location=location))
+    return format_uri(parse_uri(uri).with_table(name))
 
 
 def _dataset(small: str, large: str, where: str, files: int) -> dict[str, Any]:

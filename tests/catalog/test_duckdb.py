@@ -7,7 +7,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from actions import add, commit, create, paths
+from actions import add, commit, create, paths, stats
 from integrity import check_integrity
 
 import delkalakedb as dk
@@ -102,6 +102,27 @@ def test_failed_commit_leaves_the_catalog_usable(tmp_path: Path) -> None:
             session.query_sql("SELECT * FROM dl_nothing", {})
         assert commit(catalog, add("b")).version == 1
         check_integrity(catalog)
+
+
+def test_bounds_of_a_commit_are_stored_in_order_in_small_row_groups(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "meta.duckdb"
+    bounds = [number * 7919 % 40_000 for number in range(40_000)]
+    with dk.connect(f"deltasql://duckdb/{file}") as catalog:
+        create(catalog, "t", *(add(str(i), stats=stats(x=(i, i, 0))) for i in bounds))
+        assert catalog.snapshot("t").files("x = 123").read_all().num_rows == 1
+
+    with duckdb.connect(str(file), read_only=True) as connection:
+        stored = connection.execute(
+            "SELECT lo FROM dl_number_stats ORDER BY rowid"
+        ).fetchall()
+        ((groups,),) = connection.execute(
+            "SELECT count(DISTINCT row_group_id) "
+            "FROM pragma_storage_info('dl_number_stats')"
+        ).fetchall()
+    assert stored == sorted(stored)
+    assert groups >= 3
 
 
 def run_python(script: str) -> None:

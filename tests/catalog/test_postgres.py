@@ -21,7 +21,11 @@ from delkalakedb import Catalog
 from delkalakedb.catalog.backend import UnknownOutcomeError
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.commits import commit as publish
-from delkalakedb.errors import CatalogUnavailableError, TableNotFoundError
+from delkalakedb.errors import (
+    CatalogError,
+    CatalogUnavailableError,
+    TableNotFoundError,
+)
 from delkalakedb.model.txnlog import Committed, Reads, Staged
 from postgres import PASSWORD, USER, Server
 
@@ -114,6 +118,44 @@ def wait_for_commits(writers: list[Writer], more: int = 5) -> None:
     while any(len(w.made) < goal for w, goal in zip(writers, goals, strict=True)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+# --- statements that are prepared -------------------------------------------------
+
+
+def test_statements_of_commits_are_prepared_once(uri: str) -> None:
+    with dk.connect(f"{uri}?pool_size=1") as catalog:
+        create(catalog)
+        found = []
+        for number in range(6):
+            commit(catalog, add(f"f{number}"))
+            with catalog.backend.reading() as session:
+                rows = session.query_sql(
+                    "SELECT name FROM pg_prepared_statements "
+                    "WHERE name LIKE 'dk!_%%' ESCAPE '!'",
+                    {},
+                )
+            found.append({name for (name,) in rows})
+        assert len(paths(catalog)) == 6
+    assert len(found[-1]) > 5
+    assert found[2] == found[-1]
+
+
+def test_commit_after_one_whose_statements_failed_is_as_good(uri: str) -> None:
+    """Whether they had been prepared by then makes no difference."""
+    with dk.connect(f"{uri}?pool_size=1") as catalog:
+        create(catalog)
+        commit(catalog, add("a"))
+        rule = "ADD CONSTRAINT no_seven CHECK (size_bytes <> 7)"
+        with catalog.backend.writing() as session:
+            session.script([f"ALTER TABLE dl_files {rule}"])
+        for _ in range(3):
+            with pytest.raises(CatalogError, match="no_seven"):
+                commit(catalog, add("b", size=7))
+        commit(catalog, add("c"))
+        assert paths(catalog) == ["a", "c"]
+        with catalog.backend.writing() as session:
+            session.script(["ALTER TABLE dl_files DROP CONSTRAINT no_seven"])
 
 
 # --- an answer that is lost -------------------------------------------------------

@@ -46,8 +46,16 @@ _STORAGE_VERSION = "v1.2.0"
 _ARROW_ROWS = 16
 _BATCH_ROWS = 100_000
 _CHECKPOINT_THRESHOLD = "64MB"
-# Files of one partition lie together: a plan for it reads few of the table's blocks.
-_CLUSTERED = {"dl_files": "ORDER BY partition_values, file_id"}
+# What a plan asks for lies together: it reads few of a table's blocks.
+_BY_BOUND = "ORDER BY column_id, lo"
+_CLUSTERED = {
+    "dl_files": "ORDER BY partition_values, file_id",
+    "dl_number_stats": _BY_BOUND,
+    "dl_text_stats": _BY_BOUND,
+}
+# Zone maps are of row groups: a plan skips all but a few of these, at a cost of its own
+# for each. The file doesn't keep their size.
+_ROW_GROUP_SIZE = 16_384
 # The name by which a backup is attached.
 _BACKUP = "dl_backup"
 _PARAMETERS = re.compile(r"\$(\w+)")
@@ -227,7 +235,8 @@ class DuckDBBackend(Backend):
         # A file that is there keeps its own: DuckDB refuses to go below it.
         file = Path(self._path)
         there = file.exists() and file.stat().st_size > 0
-        return "" if there else f"(STORAGE_VERSION '{_STORAGE_VERSION}')"
+        version = "" if there else f", STORAGE_VERSION '{_STORAGE_VERSION}'"
+        return f"(ROW_GROUP_SIZE {_ROW_GROUP_SIZE}{version})"
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:

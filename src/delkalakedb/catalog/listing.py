@@ -21,6 +21,8 @@ __all__ = ["list_files"]
 
 # A list as short as this is loaded as quickly as it is compared.
 _WORTH_COMPARING = 5_000
+# What a file with its statistics takes at least, nearly always.
+_LEAST_BYTES = 150
 
 
 def list_files(
@@ -39,6 +41,10 @@ def list_files(
             LISTS.keep(key, files, bounds)
     if files is not None:
         yield from while_kept(backend, head, files.select(columns).to_batches())
+        return
+    if "stats" in columns and head.num_files * _LEAST_BYTES > bounds.max_bytes:
+        # It won't be kept, and needs no more columns for that.
+        yield from _loaded(backend, head, schema)
         return
     # Those of other callers, too: they would drive out each other.
     names = {"file_id", *columns, *LISTS.columns(key)}

@@ -105,7 +105,8 @@ class Outbox:
         """The lease for another while; None if it was lost."""
         expires = time.monotonic() + lease.lasts_s
         with self._backend.writing(durable=False) as session:
-            params = _key(lease) | _span(lease.lasts_s)
+            until_ms = _now_ms() + int(lease.lasts_s * 1000)
+            params = _key(lease) | {"until_ms": until_ms}
             held = session.query("renew_lease", params)
         if not held:
             return None
@@ -190,13 +191,14 @@ def taking(
     settling: bool = False,
 ) -> tuple[str, dict[str, object]]:
     """The statement that takes a lease, if it can be had."""
-    span = _span(lasts_s)
+    now_ms = _now_ms()
     params: dict[str, object] = {
         "name": name,
         "owner": _OWNER,
-        "due_ms": _ANY_TIME if early else span["now_ms"],
+        "now_ms": now_ms,
+        "until_ms": now_ms + int(lasts_s * 1000),
+        "due_ms": _ANY_TIME if early else now_ms,
         "settling": int(settling),
-        **span,
     }
     return backend.statements["take_lease"], params
 
@@ -216,10 +218,6 @@ def releasing(lease: Lease) -> Run:
 
 def _key(lease: Lease) -> dict[str, int]:
     return {"table_id": lease.mirror.table_id, "fence": lease.fence}
-
-
-def _span(lasts_s: float) -> dict[str, int]:
-    return {"now_ms": _now_ms(), "lease_ms": int(lasts_s * 1000)}
 
 
 def _now_ms() -> int:

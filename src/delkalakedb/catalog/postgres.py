@@ -2,7 +2,7 @@
 
 import select
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,10 @@ from delkalakedb.catalog.backend import (
     UnknownOutcomeError,
     Write,
 )
+from delkalakedb.catalog.packing import Packing
 from delkalakedb.catalog.pool import Pool
 from delkalakedb.catalog.postgres_dump import dump_tables, dumped_rows
+from delkalakedb.catalog.prepared import Prepared, preparation
 from delkalakedb.catalog.statements import load_statements
 from delkalakedb.errors import (
     CatalogBusyError,
@@ -39,7 +41,16 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresBackend"]
 
-_Connection = psycopg.Connection[Row]
+# What every small commit sends.
+_HOT = (
+    "lock_table",
+    "load_latest",
+    "load_files_at_paths",
+    "take_lease",
+    "move_head",
+    "mark_published",
+    "mark_published_hash",
+)
 # From here on COPY beats rows in the text of a statement.
 _COPY_ROWS = 100
 _BEGIN: tuple[str, Params] = ("BEGIN", {})
@@ -49,6 +60,12 @@ _COMMIT: tuple[str, Params] = ("COMMIT", {})
 _BUSY = {"55P03", "57014", "40001", "40P01"}
 # connection, authentication, resources, operator intervention, no such database
 _UNAVAILABLE = ("08", "28", "53", "57P", "3D000")
+
+
+class _Connection(psycopg.Connection[Row]):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.prepared = Prepared(PostgresBackend.statements[name] for name in _HOT)
 
 
 class PostgresBackend(Backend):
@@ -111,6 +128,11 @@ class PostgresBackend(Backend):
         values = {n: "NULL" if v is None else int(v) for n, v in params.items()}
         return self._bulk_reader().read(sql % values, schema)
 
+    def files(self, params: Params, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        packing = Packing(schema)
+        sql = packing.naming(self.statements["files"])
+        return map(packing.unpack, self.batches(sql, params, packing.schema))
+
     def find_catalog(self, session: Session) -> bool:
         return bool(session.query("find_catalog", {"schema": self._schema}))
 
@@ -162,7 +184,7 @@ class PostgresBackend(Backend):
             ) from error
 
     def _connect(self) -> _Connection:
-        connection = psycopg.connect(self._conninfo, autocommit=True)
+        connection = _Connection.connect(self._conninfo, autocommit=True)
         try:
             # One message, whose last answer counts.
             cursor = connection.execute(sql.SQL("; ").join(self._session_settings()))
@@ -264,8 +286,8 @@ def _rollback(connection: _Connection) -> None:
         TransactionStatus.INERROR,
     ):
         # The first error counts; a connection that stays as it is won't be used again.
-        with suppress(psycopg.Error):
-            connection.execute("ROLLBACK")
+        # Not by way of psycopg, which would have all prepared statements forgotten.
+        connection.pgconn.exec_(b"ROLLBACK")
 
 
 def _bulk(write: Write) -> bool:
@@ -326,6 +348,8 @@ class _PostgresSession(Session):
         self._flush()
         for statement in statements:
             self._together([*self._opening(), (statement, {})])
+        # psycopg forgets them where tables are changed.
+        self._connection.prepared.clear()
 
     def commit(self) -> None:
         """Write what was held back and commit, in one round trip where rows are few."""
@@ -357,8 +381,14 @@ class _PostgresSession(Session):
     ) -> list[list[Row]]:
         """The rows of several statements, sent as one message in one round trip."""
         cursor = psycopg.ClientCursor(self._connection)
-        text = ";\n".join(cursor.mogrify(q.encode(), p) for q, p in queries)
-        cursor.execute(text.encode())
+        prepared = self._connection.prepared
+        made = prepared.due(text for text, _ in queries)
+        texts = [preparation(text, name) for text, name in made.items()]
+        for query, values in queries:
+            text, given = prepared.call(query, values, made)
+            texts.append(cursor.mogrify(text.encode(), given))
+        cursor.execute(";\n".join(texts).encode())
+        prepared.add(made)
         answers = []
         more: bool | None = True
         while more:

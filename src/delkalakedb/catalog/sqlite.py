@@ -21,6 +21,7 @@ from delkalakedb.catalog.backend import (
     StoredRows,
     Write,
 )
+from delkalakedb.catalog.packing import Packing
 from delkalakedb.catalog.pool import Pool
 from delkalakedb.catalog.rows import columns_to_batch, to_batch
 from delkalakedb.catalog.sqlite_pages import joined, taken_apart
@@ -118,8 +119,10 @@ class SqliteBackend(Backend):
             # All pages of one state: a file that is removed changes its place.
             connection.execute("BEGIN")
             try:
-                page = self.naming("files_page", schema)
-                yield from _by_page(connection, page, params, schema)
+                packing = Packing(schema)
+                page = packing.naming(self.statements["files_page"])
+                pages = _by_page(connection, page, params, packing.schema)
+                yield from map(packing.unpack, pages)
                 died = self.naming("files_died", schema)
                 yield from _by_row(connection, died, params, schema)
             finally:

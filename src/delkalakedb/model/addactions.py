@@ -1,7 +1,7 @@
 """Files with their statistics in typed columns, as deltalake's `get_add_actions`.
 
-Statistics are JSON texts; a batch of them is parsed at once by Arrow's own reader. A
-text that doesn't fit the schema makes its batch take the slow way, value by value.
+Statistics are JSON texts, of which a batch is parsed at once. A text that doesn't fit
+the schema makes its batch take the slow way, value by value.
 """
 
 from collections import deque
@@ -28,9 +28,11 @@ ADD_ACTION_COLUMNS = (
     "stats",
     "num_records",
 )
+_AS_THEY_ARE = ["path", "size_bytes", "modification_time_ms", "num_records"]
 
-# Each is read by one thread, and several at once; what small ones need is used again.
-_SLICE_ROWS = 5_000
+# Each is converted by one thread, and several at once; in small ones Python's part of
+# the work, which one thread at a time can do, would be too large.
+_SLICE_ROWS = 40_000
 # Slices on their way, which bounds the memory.
 _AHEAD = 4
 
@@ -47,17 +49,19 @@ def add_actions(
     """
     layout = _Layout(metadata)
     schema = layout.schema()
-    slices = (
-        batch.slice(start, _SLICE_ROWS)
-        for batch in files
-        for start in range(0, batch.num_rows, _SLICE_ROWS)
-    )
-    batches = _in_parallel(layout.convert, slices)
+    batches = _in_parallel(layout.convert, chain.from_iterable(map(_sliced, files)))
     if flatten:
         empty = pa.Table.from_batches([], schema)
         schema = _flat(empty).schema
         batches = (flat for b in batches for flat in _flat(pa.table(b)).to_batches())
     return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in even slices: a small one takes nearly as long as a large one."""
+    count = max(1, round(batch.num_rows / _SLICE_ROWS))
+    step = -(-batch.num_rows // count)
+    return (batch.slice(i * step, step) for i in range(count) if batch.num_rows)
 
 
 def _in_parallel(
@@ -121,16 +125,18 @@ class _Layout:
         values = parse_texts(encoded.dictionary, parts).take(encoded.indices)
         schema = self.schema()
         columns = [
-            batch["path"],
-            batch["size_bytes"],
-            batch["modification_time_ms"],
-            batch["num_records"],
+            *map(_copied, batch.select(_AS_THEY_ARE).columns),
             typed(stats.field("nullCount"), schema.field("null_count").type),
             typed(stats.field("minValues"), schema.field("min").type),
             typed(stats.field("maxValues"), schema.field("max").type),
             typed(values, schema.field("partition").type),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _copied(array: pa.Array) -> pa.Array:
+    """The same in memory of its own; a driver's batch, texts and all, stays whole."""
+    return pa.concat_arrays([array])
 
 
 def _pruned(

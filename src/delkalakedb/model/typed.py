@@ -1,6 +1,7 @@
-"""JSON texts as typed Arrow columns, many at once by Arrow's own reader.
+"""JSON texts as typed Arrow columns, many at once.
 
-A text that doesn't fit the type makes its batch take the slow way, value by value.
+Those of one shape are cut apart as text, others are for Arrow's own reader. A text that
+doesn't fit the type makes its batch take the slow way, value by value.
 """
 
 from decimal import Decimal
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-__all__ = ["arrow_type", "json_type", "parse_texts", "typed"]
+from delkalakedb.model.shapes import Cut, joined, shape_of
+
+__all__ = ["arrow_type", "json_type", "parse_texts", "read_texts", "typed"]
 
 _NUMBERS = {
     "byte": pa.int8(),
@@ -56,20 +59,48 @@ def parse_texts(texts: pa.Array, kind: pa.StructType) -> pa.StructArray:
     if not len(kind):
         return pa.array([{}] * len(texts), kind)
     texts = pc.fill_null(texts, "{}") if texts.null_count else texts
-    table = _read(texts, kind) if len(texts) > _FEW_TEXTS else None
+    if len(texts) <= _FEW_TEXTS:
+        return _by_value(texts, kind)
+    parsed = _by_shape(texts, kind)
+    return read_texts(texts, kind) if parsed is None else parsed
+
+
+def read_texts(texts: pa.StringArray, kind: pa.StructType) -> pa.StructArray:
+    """The same of texts of any shape."""
+    table = _read(texts, kind)
     if table is None or table.num_rows != len(texts):
-        return pa.array([_fitting(text, kind) for text in texts.to_pylist()], kind)
+        return _by_value(texts, kind)
     return table.combine_chunks().to_struct_array().combine_chunks()
 
 
+def _by_shape(texts: pa.StringArray, kind: pa.StructType) -> pa.StructArray | None:
+    """The texts as the first one's shape gives them, if most are of that shape."""
+    shape = shape_of(texts[0].as_py())
+    if shape is None:
+        return None
+    cut = shape.cut(texts)
+    if isinstance(cut, Cut):
+        return cut.parse(kind)
+    if cut.true_count * 2 < len(texts):
+        return None
+    masks = (cut, pc.invert(cut))
+    parts = pa.concat_arrays([parse_texts(texts.filter(m), kind) for m in masks])
+    places = pa.concat_arrays([pc.indices_nonzero(mask) for mask in masks])
+    return parts.take(pc.array_sort_indices(places))
+
+
+def _by_value(texts: pa.StringArray, kind: pa.StructType) -> pa.StructArray:
+    return pa.array([_fitting(text, kind) for text in texts.to_pylist()], kind)
+
+
 def _read(texts: pa.StringArray, kind: pa.StructType) -> pa.Table | None:
-    """What Arrow makes of the texts, if it can."""
-    joined = _joined(texts)
+    """What Arrow's JSON reader makes of the texts, if it can."""
+    data = joined(texts)
     try:
         return pa_json.read_json(
-            pa.BufferReader(joined),
+            pa.BufferReader(data),
             # Threads of its own would stand in the way of the callers'.
-            read_options=pa_json.ReadOptions(False, max(joined.size, 1)),
+            read_options=pa_json.ReadOptions(False, max(data.size, 1)),
             parse_options=pa_json.ParseOptions(
                 explicit_schema=pa.schema(list(kind)),
                 newlines_in_values=True,
@@ -78,16 +109,6 @@ def _read(texts: pa.StringArray, kind: pa.StructType) -> pa.Table | None:
         )
     except pa.ArrowInvalid:
         return None
-
-
-def _joined(texts: pa.StringArray) -> pa.Buffer:
-    """The texts one after the other, as they are in memory."""
-    _, offsets, data = texts.buffers()
-    ends = pa.Array.from_buffers(
-        pa.int32(), len(texts) + 1, [None, offsets], offset=texts.offset
-    )
-    first, last = ends[0].as_py(), ends[len(texts)].as_py()
-    return data.slice(first, last - first)
 
 
 def _fitting(text: str, kind: pa.DataType) -> Any:

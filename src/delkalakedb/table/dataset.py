@@ -51,6 +51,8 @@ _EXACT_DIGITS = 15
 _Known: TypeAlias = pc.Expression | None
 # A share of bounds; where fewer differ, files share what is known of them.
 _MOSTLY_DISTINCT = 0.8
+# So few aren't worth a look at what they share.
+_FEW_FILES = 16
 # Half the time of operators, which look up by name what they stand for.
 _call, _literal = pc.Expression._call, pc.Expression._scalar
 
@@ -209,8 +211,9 @@ def _bounds(lo: pa.Array, hi: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa
         return pa.nulls(len(lo)), pa.nulls(len(hi))
     if pa.types.is_timestamp(hi.type):
         hi = pc.add(hi, _CUT)
-    crossed = pc.greater(lo, hi)
-    sides = (pc.if_else(crossed, None, side) for side in (lo, hi))
+    crossed, sides = pc.greater(lo, hi), (lo, hi)
+    if crossed.null_count or crossed.true_count:
+        sides = tuple(pc.if_else(crossed, None, side) for side in sides)
     try:
         low, high = (s if s.type == kind else s.cast(kind) for s in sides)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -221,6 +224,8 @@ def _bounds(lo: pa.Array, hi: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa
 def _nullness(nulls: pa.Array, rows: pa.Array) -> list[bool | None]:
     """Whether all of a file's values are null; None where some are, or may be."""
     none = pc.equal(nulls, 0)
+    if none.true_count == len(none):
+        return [False] * len(none)
     every = pc.and_(pc.equal(nulls, rows), pc.invert(none))
     known_of = pc.if_else(every, True, pc.if_else(none, False, None))
     return list(known_of.to_pylist())
@@ -239,12 +244,14 @@ def _column(
         if null is None:
             at_least, at_most = at_least | is_null, at_most | is_null
         if low.is_valid and high.is_valid:
-            return at_least & at_most
+            return _call("and_kleene", [at_least, at_most])
         if low.is_valid or high.is_valid:
             return at_least if low.is_valid else at_most
         # A bound says so, too: that no value is null.
         return None if null is None else is_valid
 
+    if len(lo) < _FEW_FILES:
+        return map(known_of, lo, hi, nullness)
     lows, highs = (side.dictionary_encode("encode") for side in (lo, hi))
     distinct = max(len(lows.dictionary), len(highs.dictionary))
     if distinct > _MOSTLY_DISTINCT * len(lo):
@@ -259,4 +266,4 @@ def _column(
 def _both(one: _Known, other: _Known) -> _Known:
     if one is None or other is None:
         return other if one is None else one
-    return one & other
+    return _call("and_kleene", [one, other])

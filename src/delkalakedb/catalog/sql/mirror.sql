@@ -17,7 +17,7 @@ ORDER BY t.name
 -- name: take_lease
 -- One publisher at a time: whoever comes when nobody holds the lease, or too long.
 UPDATE dl_mirrors
-SET lease_owner = :owner, lease_until_ms = :now_ms + :lease_ms, fence = fence + 1
+SET lease_owner = :owner, lease_until_ms = :until_ms, fence = fence + 1
 WHERE table_id = (
         SELECT table_id FROM dl_tables
         WHERE name = :name AND (hold IS NULL OR :settling = 1)
@@ -31,7 +31,7 @@ RETURNING
 
 -- name: renew_lease
 -- Only who holds the lease still can make it last longer.
-UPDATE dl_mirrors SET lease_until_ms = :now_ms + :lease_ms
+UPDATE dl_mirrors SET lease_until_ms = :until_ms
 WHERE table_id = :table_id AND fence = :fence
 RETURNING fence
 
