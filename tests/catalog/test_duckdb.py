@@ -3,15 +3,17 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
 import pytest
-from actions import add, commit, create, paths, stats
+from actions import add, commit, create, metadata, paths, remove, stats, txn
 from integrity import check_integrity
 
 import delkalakedb as dk
 from delkalakedb.errors import CatalogError, CatalogUnavailableError
+from delkalakedb.model.actions import Action
 from delkalakedb.uri import Uri, format_uri
 
 MEMORY = "deltasql://duckdb/:memory:"
@@ -123,6 +125,36 @@ def test_bounds_of_a_commit_are_stored_in_order_in_small_row_groups(
         ).fetchall()
     assert stored == sorted(stored)
     assert groups >= 3
+
+
+def test_head_that_a_commit_made_is_the_one_that_would_be_loaded(
+    tmp_path: Path,
+) -> None:
+    with dk.connect(f"deltasql://duckdb/{tmp_path / 'meta.duckdb'}") as catalog:
+        create(catalog, "t", add("a", stats=stats(x=(1, 2, 0))))
+        changes: list[Sequence[Action]] = [
+            [add("b")],
+            [remove(add("a"))],
+            [metadata(configuration={"delta.appendOnly": "false"})],
+            [txn("app", 1), add("c", stats=stats(x=(-5, None, 1)))],
+        ]
+        for actions in changes:
+            commit(catalog, *actions)
+            made, heads = catalog.log("t").head(), catalog.backend.heads
+            assert heads is not None
+            heads.forget()
+            assert made == catalog.log("t").head()
+
+
+def test_commit_after_another_asks_for_no_head(tmp_path: Path) -> None:
+    with dk.connect(f"deltasql://duckdb/{tmp_path / 'meta.duckdb'}") as catalog:
+        create(catalog)
+        commit(catalog, add("a"))
+        with catalog.backend.writing() as session:
+            assert session.find_head("t") == catalog.log("t").head()
+            session.apply([])
+        with catalog.backend.writing() as session:
+            assert session.find_head("t") is None
 
 
 def run_python(script: str) -> None:

@@ -145,6 +145,13 @@ class Session(ABC):
     def script(self, statements: Iterable[str]) -> None:
         """Carry out the statements of a migration."""
 
+    def find_head(self, name: str) -> "Head | None":
+        """A table's head, if it is known without a question."""
+        return None
+
+    def made_head(self, head: "Head") -> None:  # noqa: B027
+        """What a table's head is once this transaction is committed."""
+
 
 class StoredRows(ABC):
     """The rows of a backup of a catalog, whose schema version it tells."""
@@ -197,7 +204,10 @@ class Backend(ABC):
         """
 
     def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
-        """The rows of statements that are a transaction, and needn't be durable."""
+        """The rows of statements that are a transaction, and needn't be durable.
+
+        They change nothing that is part of a head.
+        """
         with self.writing(durable=False) as session:
             return session.query_many(queries)
 

@@ -9,7 +9,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Set
+from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -76,11 +76,18 @@ class Cache(_Forkable, Generic[_T]):
                     self._values.popitem(last=False)
         return value
 
-    def forget(self) -> None:
-        """To be called after each write, before it returns."""
+    def find(self, key: Hashable) -> _T | None:
+        """The value of a key, if it is there."""
+        with self._lock:
+            return self._values.get(key)
+
+    def forget(self, known: Mapping[Hashable, _T] | None = None) -> None:
+        """To be called after each write, before it returns, with what it made."""
         with self._lock:
             self._writes += 1
             self._values.clear()
+            if self._size:
+                self._values.update(known or {})
 
 
 @dataclass(frozen=True, slots=True)

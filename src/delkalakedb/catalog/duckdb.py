@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,6 +106,22 @@ class DuckDBBackend(Backend):
 
     @contextmanager
     def writing(self, *, durable: bool = True) -> Iterator[Session]:
+        made: dict[Hashable, Head] = {}
+        with self._locked():
+            try:
+                with self._transaction() as connection:
+                    session = _DuckDBSession(connection, self._heads)
+                    yield session
+                made = session.made
+            finally:
+                self._heads.forget(made)
+
+    def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+        with self._locked(), self._transaction() as connection:
+            return _DuckDBSession(connection).query_many(queries)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
         self._check_process()
         if not self._writer.acquire(timeout=self._lock_timeout_s):
             raise CatalogBusyError(
@@ -113,17 +129,20 @@ class DuckDBBackend(Backend):
                 f"{self._lock_timeout_s:g} s; retry, or raise pool.lock_timeout"
             )
         try:
-            with self._mapped(), self._pool.connection() as connection:
-                connection.execute("BEGIN TRANSACTION")
-                try:
-                    yield _DuckDBSession(connection)
-                except BaseException:
-                    connection.execute("ROLLBACK")
-                    raise
-                connection.execute("COMMIT")
+            yield
         finally:
-            self._heads.forget()
             self._writer.release()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._mapped(), self._pool.connection() as connection:
+            connection.execute("BEGIN TRANSACTION")
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
 
     def batches(
         self, sql: str, params: Params, schema: pa.Schema
@@ -298,8 +317,18 @@ class _DuckDBRows(StoredRows):
 
 
 class _DuckDBSession(Session):
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, heads: Cache[Head] | None = None
+    ) -> None:
         self._connection = connection
+        self._heads = heads
+        self.made: dict[Hashable, Head] = {}
+
+    def find_head(self, name: str) -> Head | None:
+        return self._heads.find((name, None)) if self._heads else None
+
+    def made_head(self, head: Head) -> None:
+        self.made[head.name, None] = head
 
     @contextmanager
     def aside(self) -> Iterator["_DuckDBSession"]:

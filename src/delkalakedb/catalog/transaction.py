@@ -144,16 +144,21 @@ class Transaction:
         load = self._backend.statements["load_latest"]
         locks = lock_queries(self._backend, staged)
         early = self._early_queries(staged)
-        heads: list[_Query] = [(load, {"name": name}) for name in names]
+        known = {n: head for n in names if (head := self._session.find_head(n))}
+        unknown = [name for name in names if name not in known]
+        heads: list[_Query] = [(load, {"name": name}) for name in unknown]
         leases = self._lease_queries(names)
         asked = [*locks, *heads, *early.values(), *leases]
         answers = self._session.query_many(asked)
         if leases:
             self._taken = answers.pop()
         loaded = answers[len(locks) :]
-        self._early = dict(zip(early, loaded[len(names) :], strict=True))
-        for name, rows in zip(names, loaded, strict=False):
-            head = parse_head(self._session, rows[0]) if rows else None
+        self._early = dict(zip(early, loaded[len(unknown) :], strict=True))
+        for name, rows in zip(unknown, loaded, strict=False):
+            if rows:
+                known[name] = parse_head(self._session, rows[0])
+        for name in names:
+            head = known.get(name)
             self._tables[name] = _Table(head, head.version + 1 if head else 0)
 
     def _lease_queries(self, names: Sequence[str]) -> list[_Query]:
@@ -332,6 +337,7 @@ class Transaction:
             actor=self._actor,
         )
         self._session.apply(rows.writes)
+        self._session.made_head(rows.head)
         self._tables[staged.table].head = rows.head
         appends = not staged.remove_all and not files.rows and not actions.of(Remove)
         if appends and (fresh := fresh_commit(rows.head, self._id, actions)):
