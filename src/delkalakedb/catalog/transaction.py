@@ -250,14 +250,20 @@ class Transaction:
     def _files(self, staged: Staged, head: Head, found: list[Row] | None) -> "_Files":
         hashes = self._hashes(staged)
         if found is None and hashes:
-            params = _paths_params(staged, hashes)
-            found = self._session.query("load_files_at_paths", params)
+            found = self._load_files(staged, hashes)
         rows = [
             row
             for row in found or ()
             if row[0] // FILES_PER_TABLE == head.table_id and row[1] in hashes
         ]
         return _Files(hashes, rows, self._tables[staged.table].first_own)
+
+    def _load_files(self, staged: Staged, hashes: dict[str, int]) -> list[Row]:
+        if len(hashes) == 1 and "load_files_at_path" in self._backend.statements:
+            one = {"after": staged.reads.version, "hash": next(iter(hashes.values()))}
+            return self._session.query("load_files_at_path", one)
+        params = _paths_params(staged, hashes)
+        return self._session.query("load_files_at_paths", params)
 
     def _hashes(self, staged: Staged) -> dict[str, int]:
         """The hashes of a commit's paths, made once: staged commits outlive this."""
