@@ -194,9 +194,9 @@ def _groups(rows: pa.Table, partitions: Sequence[Field]) -> Groups:
 
 
 def _texts(column: pa.ChunkedArray, kind: str) -> Iterator[str | None]:
-    """A partition column as the log has it; an empty text is null there."""
+    """A partition column as the log has it, empty texts as delta-rs has them."""
     for value in column.to_pylist():
-        yield format_partition_value(value, kind) or None
+        yield format_partition_value(value, kind)
 
 
 def _parquet(rows: pa.Table, measured: Sequence[Column]) -> tuple[bytes, str]:
