@@ -92,11 +92,11 @@ def append(
         adds.append(_add(path, values, len(data), stats))
     place = table_files(table.location, storage_options)
     what = f"{table.name}: append on version {snapshot.version}"
+    # Workspaces of operations that died: nobody else may come for long.
+    with suppress(OSError):
+        remove_leftovers(place.work)
     with explained(what, place.work, table.location):
         place.put(files)
-        # Workspaces of operations that died: nobody else may come for long.
-        with suppress(FileNotFoundError):
-            remove_leftovers(place.work)
     count = sum(rows.num_rows for _, rows in groups)
     info = _commit_info(snapshot.metadata, count, adds, started)
     return Work(None, [[info, *adds]], [*files])
@@ -106,11 +106,11 @@ def _is_plain(snapshot: Snapshot) -> bool:
     metadata = snapshot.metadata
     schema = parse_schema(metadata.schema_string)
     return (
-        active_features(snapshot.protocol, metadata) <= _HARMLESS
+        {*metadata.partition_columns} < {field.name for field in schema.fields}
+        and active_features(snapshot.protocol, metadata) <= _HARMLESS
         and all_understood(known(metadata.configuration) or {})
         and all(field.metadata.keys() <= {"comment"} for field in schema.fields)
         and all(field.type in _DIVIDING for field in _partitions(metadata))
-        and len(schema.fields) > len(metadata.partition_columns)
     )
 
 
