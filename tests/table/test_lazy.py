@@ -166,7 +166,11 @@ def test_second_handle_on_a_version_loads_no_files(heard: Heard, uri: str) -> No
 
 
 def test_update_loads_the_head_and_then_only_what_changed(
-    heard: Heard, catalog: dk.Catalog, uri: str, monkeypatch: pytest.MonkeyPatch
+    heard: Heard,
+    catalog: dk.Catalog,
+    uri: str,
+    engine: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listing, "_WORTH_COMPARING", 0)
     table = dk.DeltaTable(uri)
@@ -177,7 +181,7 @@ def test_update_loads_the_head_and_then_only_what_changed(
 
     table.update_incremental()
     # Where nobody else can write, it is the one that the commit made.
-    assert set(heard.since()) <= {"load_head"}
+    assert heard.since() == ([] if engine == "duckdb" else ["load_head"])
     after = set(table.file_uris())
 
     assert {uri.rsplit("/")[-1] for uri in after - before} == {"f3"}

@@ -126,6 +126,7 @@ class Outbox:
             for v, sha256 in hashes.items()
         ]
         upto = {**key, "version": max(hashes), "release": int(release)}
+        # In the order in which who drops a table locks these rows.
         *_, marked = self._backend.at_once(
             [*each, (statements["mark_published"], upto)]
         )

@@ -5,6 +5,7 @@ Names, order of arguments and results are those of deltalake's own, which calls 
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from delkalakedb.errors import PredicateError, TableExistsError
@@ -89,10 +90,8 @@ class SqlRawWrites(SqlRawAlters):
         self._perform(operation, commit_properties)
 
     def _append(self, rows: Groups) -> None:
-        run: Callable[[Any], Any] = lambda snapshot: append(  # noqa: E731
-            snapshot, rows, self._storage_options
-        )
-        self._perform(Operation[None]("append", run), None, stage)
+        run = partial(append, groups=rows, storage_options=self._storage_options)
+        self._perform(Operation[Any]("append", run), None, stage)
 
     def _replace(self, data: Any, options: dict[str, Any]) -> None:
         """Overwrite where a predicate holds."""
