@@ -125,6 +125,7 @@ def _seaweedfs(folder: Path, port: int) -> list[str]:
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
         "-volume.max=100",
+        "-volume.minFreeSpace=10MiB",
         *(f"-{name}={number}" for name, number in ports.items()),
     ]
 
