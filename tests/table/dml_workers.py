@@ -109,7 +109,7 @@ def visiting(uri: str) -> Iterator[None]:
         yield
     finally:
         catalog.close()
-        opened._opened.cache_clear()
+        opened._opened.clear()
 
 
 def _prepare(step: str | None, ready: Connection) -> None:

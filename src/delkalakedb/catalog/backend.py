@@ -4,6 +4,7 @@ A backend says how to connect, how rows go in and out in bulk, and what its driv
 errors mean. All SQL is in `.sql` files; everything above speaks to a `Session`.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -35,6 +36,7 @@ __all__ = [
     "StoredRows",
     "UnknownOutcomeError",
     "Write",
+    "find_inode",
     "listed",
     "load_backend",
 ]
@@ -251,9 +253,21 @@ class Backend(ABC):
     def warm_up(self) -> None:  # noqa: B027
         """Load what would hold up the first bulk read; nothing for most engines."""
 
+    def is_gone(self) -> bool:
+        """Whether the file that was opened was removed, or replaced by another."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """Close every connection."""
+
+
+def find_inode(path: "str | Path") -> int | None:
+    """What tells a file from others that are ever at its path while it is open."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
 
 
 @cache

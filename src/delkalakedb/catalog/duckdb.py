@@ -23,6 +23,7 @@ from delkalakedb.catalog.backend import (
     Session,
     StoredRows,
     Write,
+    find_inode,
 )
 from delkalakedb.catalog.cache import Cache
 from delkalakedb.catalog.head import Head
@@ -86,6 +87,7 @@ class DuckDBBackend(Backend):
         self._create = settings.sql.schema_policy == "create_if_missing"
         self._lock_timeout_s = settings.pool.lock_timeout
         self._pid = os.getpid()
+        self._inode: int | None = None
         self._root: duckdb.DuckDBPyConnection | None = None
         self._opening = threading.Lock()
         self._writer = threading.Lock()
@@ -188,6 +190,9 @@ class DuckDBBackend(Backend):
                 ((found,),) = connection.execute(version).fetchall()
             yield _DuckDBRows(file, int(found))
 
+    def is_gone(self) -> bool:
+        return self._inode is not None and find_inode(self._path) != self._inode
+
     def close(self) -> None:
         if self._pid != os.getpid():
             return
@@ -215,6 +220,7 @@ class DuckDBBackend(Backend):
         with self._opening:
             if self._root is None:
                 self._root = self._open()
+                self._inode = find_inode(self._path)
             connection = self._root.cursor()
         connection.execute("USE catalog")
         return connection

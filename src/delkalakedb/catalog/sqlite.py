@@ -20,6 +20,7 @@ from delkalakedb.catalog.backend import (
     Session,
     StoredRows,
     Write,
+    find_inode,
 )
 from delkalakedb.catalog.packing import Packing
 from delkalakedb.catalog.pool import Pool
@@ -55,7 +56,7 @@ _UNAVAILABLE = {
 
 
 class _Connection(sqlite3.Connection):
-    inode: int
+    inode: int | None
     durable: bool | None = None
 
 
@@ -78,6 +79,7 @@ class SqliteBackend(Backend):
             )
         self._name = str(uri)
         self._path = Path(uri.database).absolute()
+        self._inode: int | None = None
         self.default_data_path = f"{self._path.with_suffix('')}_tables"
         self._lock_timeout_s = settings.pool.lock_timeout
         self._create = settings.sql.schema_policy == "create_if_missing"
@@ -160,6 +162,9 @@ class SqliteBackend(Backend):
         with closing(sqlite3.connect(uri, uri=True)) as source:
             yield _SqliteRows(file, _checked_version(file, source), source)
 
+    def is_gone(self) -> bool:
+        return self._inode is not None and find_inode(self._path) != self._inode
+
     def close(self) -> None:
         self._pool.close()
 
@@ -176,7 +181,8 @@ class SqliteBackend(Backend):
         try:
             self._enter_wal(connection)
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.inode = self._path.stat().st_ino
+            connection.inode = find_inode(self._path)
+            self._inode = self._inode or connection.inode
         except BaseException:
             connection.close()
             raise
@@ -203,13 +209,8 @@ class SqliteBackend(Backend):
 
     def _healthy(self, connection: _Connection) -> bool:
         """Whether the connection is idle and its file is still the one at the path."""
-        try:
-            return (
-                not connection.in_transaction
-                and os.stat(self._path).st_ino == connection.inode
-            )
-        except OSError:
-            return False
+        there = find_inode(self._path) == connection.inode
+        return there and not connection.in_transaction
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:

@@ -1,20 +1,21 @@
 """The catalogs that URIs name, opened once."""
 
-from functools import cache
-
 from delkalakedb.catalog import Catalog, connect
 from delkalakedb.catalog.backend import load_backend
 from delkalakedb.uri import Uri
 
 __all__ = ["open_catalog"]
 
+_opened: dict[tuple[Uri, tuple[object, ...]], Catalog] = {}
+
 
 def open_catalog(uri: Uri) -> Catalog:
     """The catalog of a URI, the same one for everybody in the process."""
     # A relative path names another database in another working directory.
-    return _opened(uri.catalog, load_backend(uri.engine).identity(uri.catalog))
-
-
-@cache
-def _opened(uri: Uri, identity: tuple[object, ...]) -> Catalog:
-    return connect(uri)
+    key = uri.catalog, load_backend(uri.engine).identity(uri.catalog)
+    catalog = _opened.get(key)
+    if catalog is not None and catalog.backend.is_gone():
+        del _opened[key]
+        catalog.close()
+        catalog = None
+    return catalog or _opened.setdefault(key, connect(uri.catalog))
