@@ -1,8 +1,7 @@
 """What is kept in memory: heads, where nobody else can write, and lists of files."""
 
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import delkalakedb as dk
 from delkalakedb.catalog import listing
 from delkalakedb.catalog.cache import LISTS, Cache
 from delkalakedb.catalog.retention import expire_versions
-from delkalakedb.errors import CatalogBusyError, VersionNotFoundError
+from delkalakedb.errors import VersionNotFoundError
 
 LATER_MS = 100_000 * 86_400_000
 
@@ -230,53 +229,6 @@ def test_version_that_was_the_latest_when_opened_and_expired_is_refused(
     with pytest.raises(VersionNotFoundError, match="version 0 has expired"):
         names(first)
     assert dk.cache_info().entries == 0
-
-
-def test_forked_child_starts_with_nothing(tmp_path: Path) -> None:
-    with dk.connect(f"deltasql://sqlite/{tmp_path}/meta.db") as catalog:
-        create(catalog, "t", add("a"))
-        names(catalog.snapshot("t"))
-        LISTS._lock.acquire()  # as another thread may at that moment
-        try:
-            told = in_child(
-                lambda: f"{dk.cache_info().entries} {names(catalog.snapshot('t'))}"
-            )
-        finally:
-            LISTS._lock.release()
-
-    assert told == "0 ['a']"
-
-
-def test_forked_child_of_a_duckdb_process_is_not_told_an_old_head(
-    tmp_path: Path,
-) -> None:
-    with dk.connect(f"deltasql://duckdb/{tmp_path}/meta.duckdb") as catalog:
-        create(catalog)
-        assert catalog.snapshot("t").version == 0
-
-        def ask() -> str:
-            try:
-                return str(catalog.snapshot("t").version)
-            except CatalogBusyError:
-                return "busy"
-
-        assert in_child(ask) == "busy"
-
-
-def in_child(ask: Callable[[], str]) -> str:
-    """What a forked child says."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.write(write, ask().encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        told = answer.read()
-    os.waitpid(child, 0)
-    return told
 
 
 def test_threads_share_lists_without_mistaking_them(catalog: dk.Catalog) -> None:

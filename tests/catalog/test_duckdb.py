@@ -1,8 +1,5 @@
 """DuckDB: the file's format, odd paths, and a database in memory."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +7,7 @@ import duckdb
 import pytest
 from actions import add, commit, create, metadata, paths, remove, stats, txn
 from integrity import check_integrity
+from workers import run_python
 
 import delkalakedb as dk
 from delkalakedb.errors import CatalogError, CatalogUnavailableError
@@ -155,14 +153,3 @@ def test_commit_after_another_asks_for_no_head(tmp_path: Path) -> None:
             session.apply([])
         with catalog.backend.writing() as session:
             assert session.find_head("t") is None
-
-
-def run_python(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == 0, done.stderr

@@ -1,8 +1,6 @@
 """Connections: how many, how long, whose, and that none is left behind."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ import psycopg
 import pytest
 from actions import add, commit, create, paths
 from integrity import check_integrity
+from workers import run_python
 
 import delkalakedb as dk
 from delkalakedb import Catalog
@@ -241,17 +240,23 @@ FORK = """
 import os, sys
 import delkalakedb as dk
 from actions import add, commit, create, paths
+from delkalakedb.catalog.cache import LISTS
 catalog = dk.connect({uri!r})
 create(catalog, "t", add("a"))
+catalog.snapshot("t").files().read_all()
 reader = catalog.snapshot("t").files()
 assert reader.read_next_batch().num_rows == 1
 for end in (lambda: (catalog.close(), sys.exit()), sys.exit, lambda: os._exit(0)):
     before = len(paths(catalog))
+    assert dk.cache_info().entries == 1
+    LISTS._lock.acquire()  # as another thread may at that moment
     if (child := os.fork()) == 0:
+        assert dk.cache_info().entries == 0
         for n in range(3):
             commit(catalog, add(f"child-{{os.getpid()}}-{{n}}"))
         assert len(paths(catalog)) >= before + 3
         end()
+    LISTS._lock.release()
     for n in range(3):
         commit(catalog, add(f"parent-{{child}}-{{n}}"))
     assert os.waitpid(child, 0)[1] == 0
@@ -278,8 +283,13 @@ from delkalakedb.errors import CatalogBusyError
 catalog = dk.connect({uri!r})
 create(catalog, "t", add("a"))
 for end in (lambda: (catalog.close(), sys.exit()), sys.exit, lambda: os._exit(0)):
+    version = catalog.snapshot("t").version
     if (child := os.fork()) == 0:
-        for ask in (lambda: commit(catalog, add("b"), version=0), catalog.tables):
+        for ask in (
+            lambda: commit(catalog, add("b"), version=version),
+            lambda: catalog.snapshot("t"),
+            catalog.tables,
+        ):
             try:
                 ask()
             except CatalogBusyError as error:
@@ -303,16 +313,3 @@ def test_forked_child_of_a_duckdb_catalog_is_told_that_the_parent_has_it(
     with dk.connect(catalog_uri) as catalog:
         assert len(paths(catalog)) == 4
         check_integrity(catalog)
-
-
-def run_python(script: str) -> str:
-    """What a script says in a process of its own, which must end well."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr

@@ -7,6 +7,8 @@ a start costs milliseconds, and no connection or thread of the tests is inherite
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +42,19 @@ CHILDREN.set_forkserver_preload(
 PAIR = ("left", "right")
 _HEAD_START_S = 0.2
 _NOBODY = 65534
+
+
+def run_python(script: str) -> str:
+    """What a script says in a process of its own, which must end well."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
 
 
 class Crew:
