@@ -21,7 +21,8 @@ make_venv() {
   fi
   local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt)
   # uv is faster; where it can't be had or can't reach the index, pip does it all.
+  # Its cache would keep more than a gigabyte for each time that pyspark is built.
   "${pip[@]}" uv 2>/dev/null &&
-    .venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e "$1" 2>/dev/null ||
+    .venv/bin/uv pip install --quiet --no-cache --python .venv/bin/python -c constraints.txt -e "$1" 2>/dev/null ||
     "${pip[@]}" -e "$1"
 }

@@ -38,8 +38,9 @@ def ensure_environment(name: str, *wanted: str) -> Path:
 def _install(python: Path, *wanted: str) -> None:
     folders = (str(Path(sys.executable).parent), os.environ["PATH"])
     uv = shutil.which("uv", path=os.pathsep.join(folders))
+    words = ("pip", "install", "--no-cache", "--python", str(python), "--quiet")
     try:
-        _run(uv or "uv", "pip", "install", "--python", str(python), "--quiet", *wanted)
+        _run(uv or "uv", *words, *wanted)
     except (OSError, subprocess.CalledProcessError):
         # Slower, but it goes by its own settings to reach the index.
         _run(str(python), "-m", "pip", "install", "--quiet", *wanted)
