@@ -254,7 +254,7 @@ class Backend(ABC):
         """Load what would hold up the first bulk read; nothing for most engines."""
 
     def is_gone(self) -> bool:
-        """Whether the file that was opened was removed, or replaced by another."""
+        """Whether its file was removed, or replaced by another."""
         return False
 
     @abstractmethod

@@ -7,7 +7,8 @@ import re
 import threading
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,7 +93,8 @@ class DuckDBBackend(Backend):
         self._opening = threading.Lock()
         self._writer = threading.Lock()
         _backends.add(self)
-        self._pool: Pool[duckdb.DuckDBPyConnection] = Pool(
+        self._new_pool = partial(
+            Pool[duckdb.DuckDBPyConnection],
             self._connect,
             close=duckdb.DuckDBPyConnection.close,
             healthy=lambda connection: True,
@@ -100,10 +102,11 @@ class DuckDBBackend(Backend):
             timeout_s=settings.pool.connect_timeout,
             name=self._name,
         )
+        self._pool = self._new_pool()
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        with self._mapped(), self._pool.connection() as connection:
+        with self._mapped(), self._connections() as connection:
             yield _DuckDBSession(connection)
 
     @contextmanager
@@ -137,7 +140,7 @@ class DuckDBBackend(Backend):
 
     @contextmanager
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        with self._mapped(), self._pool.connection() as connection:
+        with self._mapped(), self._connections() as connection:
             connection.execute("BEGIN TRANSACTION")
             try:
                 yield connection
@@ -149,7 +152,7 @@ class DuckDBBackend(Backend):
     def batches(
         self, sql: str, params: Params, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        with self._mapped(), self._pool.connection() as connection:
+        with self._mapped(), self._connections() as connection:
             rows = connection.sql(sql, params=dict(params))
             reader: pa.RecordBatchReader = rows.to_arrow_reader(_BATCH_ROWS)
             for batch in reader:
@@ -174,7 +177,7 @@ class DuckDBBackend(Backend):
     def back_up(self, file: Path, tables: Sequence[str]) -> None:
         with (
             self._mapped(),
-            self._pool.connection() as connection,
+            self._connections() as connection,
             _attached(connection, file, f"(STORAGE_VERSION '{_STORAGE_VERSION}')"),
         ):
             connection.execute(f"COPY FROM DATABASE catalog TO {_BACKUP}")
@@ -185,7 +188,7 @@ class DuckDBBackend(Backend):
         version = f"SELECT max(version) FROM {_BACKUP}.main.dl_schema_versions"
         with ExitStack() as held:
             with _restoring(file):
-                connection = held.enter_context(self._pool.connection())
+                connection = held.enter_context(self._connections())
                 held.enter_context(_attached(connection, file, "(READ_ONLY)"))
                 ((found,),) = connection.execute(version).fetchall()
             yield _DuckDBRows(file, int(found))
@@ -198,9 +201,7 @@ class DuckDBBackend(Backend):
             return
         self._pool.close()
         with self._opening:
-            root, self._root = self._root, None
-        if root is not None:
-            root.close()
+            self._leave()
 
     def leave_to_parent(self) -> None:
         """In a forked child: never free what can't be closed without its threads."""
@@ -215,8 +216,23 @@ class DuckDBBackend(Backend):
                 "use SQLite or Postgres for several"
             )
 
-    def _connect(self) -> duckdb.DuckDBPyConnection:
+    def _connections(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """One to the file that is at the path now."""
         self._check_process()
+        with self._opening:
+            if self.is_gone():
+                self._pool.close()
+                self._leave()
+                self._pool = self._new_pool()
+        return self._pool.connection()
+
+    def _leave(self) -> None:
+        root, self._root, self._inode = self._root, None, None
+        if root is not None:
+            root.close()
+        self._heads.forget()
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
         with self._opening:
             if self._root is None:
                 self._root = self._open()

@@ -30,7 +30,7 @@ def acquire_backend(uri: "Uri", settings: "Settings") -> Backend:
     key = (uri.engine, *kind.identity(uri))
     with _lock:
         backend = _backends.get(key)
-        if backend is None or backend.is_gone():
+        if backend is None:
             backend = _backends[key] = kind(uri, settings)
             backend.key, backend.cache = key, settings.cache
         _users[backend] = _users.get(backend, 0) + 1

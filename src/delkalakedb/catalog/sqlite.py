@@ -181,8 +181,7 @@ class SqliteBackend(Backend):
         try:
             self._enter_wal(connection)
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.inode = find_inode(self._path)
-            self._inode = self._inode or connection.inode
+            connection.inode = self._inode = find_inode(self._path)
         except BaseException:
             connection.close()
             raise
