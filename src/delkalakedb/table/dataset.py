@@ -57,18 +57,6 @@ _FEW_FILES = 16
 _call, _literal = pc.Expression._call, pc.Expression._scalar
 
 
-class _Name:
-    """A file's name, which pyarrow takes as it is: of text it would expand a `~`."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __fspath__(self) -> str:
-        return self._text
-
-
 def make_dataset(
     files: Files,
     schema: pa.Schema,
@@ -83,7 +71,7 @@ def make_dataset(
         default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True),
     )
     fragments = [
-        layout.make_fragment(_Name(path), filesystem, expression)
+        layout.make_fragment(path, filesystem, expression)
         for path, expression in _described(files, schema)
     ]
     encoded = layout.read_options.dictionary_columns or ()
