@@ -51,12 +51,18 @@ class Session:
 
     def __init__(self, uri: str | None, *words: str, **env: str) -> None:
         self.seen = ""
-        pid, self._terminal = pty.fork()
-        if pid == 0:
-            given = {"DELTASQL_CATALOG": uri or "", "TERM": "xterm", "COLUMNS": "160"}
-            kept = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
-            os.execve(words[0], words, {**kept, **given, **env})
-        self.pid = pid
+        self._terminal, theirs = pty.openpty()
+        given = {"DELTASQL_CATALOG": uri or "", "TERM": "xterm", "COLUMNS": "160"}
+        kept = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+        self._process = subprocess.Popen(
+            # The terminal from which it is interrupted.
+            ["setsid", "--ctty", *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**kept, **given, **env},
+        )
+        os.close(theirs)
 
     def read_until(self, text: str) -> None:
         """Wait for something to be shown."""
@@ -86,9 +92,9 @@ class Session:
         """Wait for the end; the exit code."""
         while self._read():
             pass
-        _, status = os.waitpid(self.pid, 0)
+        code = self._process.wait(PATIENCE_S)
         os.close(self._terminal)
-        return os.waitstatus_to_exitcode(status)
+        return code
 
     def _read(self) -> bool:
         assert can_read(self._terminal, PATIENCE_S), self.seen
