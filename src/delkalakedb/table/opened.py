@@ -15,7 +15,9 @@ def open_catalog(uri: Uri) -> Catalog:
     key = uri.catalog, load_backend(uri.engine).identity(uri.catalog)
     catalog = _opened.get(key)
     if catalog is not None and catalog.backend.is_gone():
-        del _opened[key]
+        _opened.pop(key, None)
         catalog.close()
         catalog = None
-    return catalog or _opened.setdefault(key, connect(uri.catalog))
+    if catalog is None:
+        catalog = _opened.setdefault(key, connect(uri.catalog))
+    return catalog
