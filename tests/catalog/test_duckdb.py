@@ -104,18 +104,6 @@ def test_failed_commit_leaves_the_catalog_usable(tmp_path: Path) -> None:
         check_integrity(catalog)
 
 
-def test_file_that_was_removed_is_made_anew_by_whoever_connects(tmp_path: Path) -> None:
-    uri = f"deltasql://duckdb/{tmp_path / 'meta.duckdb'}"
-    with dk.connect(uri) as first:
-        create(first)
-        for file in tmp_path.glob("meta.duckdb*"):
-            file.unlink()
-        with dk.connect(uri) as second:
-            assert list(second.tables()) == []
-            create(second, "u")
-        assert [table.name for table in first.tables()] == ["u"]
-
-
 def test_bounds_of_a_commit_are_stored_in_order_in_small_row_groups(
     tmp_path: Path,
 ) -> None:

@@ -227,8 +227,12 @@ class DuckDBBackend(Backend):
         return self._pool.connection()
 
     def _leave(self) -> None:
-        root, self._root, self._inode = self._root, None, None
+        root, gone = self._root, self.is_gone()
+        self._root = self._inode = None
         if root is not None:
+            if gone:
+                # It would remove the log at its path, which is another database's now.
+                root.execute("PRAGMA disable_checkpoint_on_shutdown")
             root.close()
         self._heads.forget()
 

@@ -52,7 +52,7 @@ class SqlTxnLogReader:
 
     def head(self, version: int | None = None) -> Head:
         """The table at a version, the latest by default, in one round trip."""
-        if (heads := self._backend.heads) is None:
+        if (heads := self._backend.heads) is None or self._backend.is_gone():
             return self._load_head(version)
         return heads.get((self._name, version), lambda: self._load_head(version))
 

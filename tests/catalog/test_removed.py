@@ -1,0 +1,69 @@
+"""A database whose file is removed, or replaced, while a process has it open."""
+
+from pathlib import Path
+
+import pytest
+from actions import add, commit, create, paths
+from integrity import check_integrity
+from workers import run_python
+
+import delkalakedb as dk
+
+pytestmark = pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
+
+# A process that makes a database and drops dead: its commits are in the log alone.
+MADE = """
+import os
+import delkalakedb as dk
+from actions import add, commit, create
+catalog = dk.connect({uri!r})
+create(catalog, "t", add("a"))
+commit(catalog, add("b"))
+os._exit(0)
+"""
+
+
+def remove_files(folder: Path) -> None:
+    for file in folder.glob("meta.*"):
+        file.unlink()
+
+
+def test_file_is_made_anew_by_whoever_connects(
+    catalog: dk.Catalog, catalog_uri: str, tmp_path: Path
+) -> None:
+    create(catalog)
+    remove_files(tmp_path)
+
+    with dk.connect(catalog_uri) as second:
+        assert list(second.tables()) == []
+        create(second, "u")
+
+    assert [table.name for table in catalog.tables()] == ["u"]
+
+
+def test_head_of_a_database_that_is_gone_is_not_told(
+    catalog: dk.Catalog, catalog_uri: str, tmp_path: Path
+) -> None:
+    create(catalog)
+    assert catalog.snapshot("t").version == 0
+    remove_files(tmp_path)
+    run_python(MADE.format(uri=catalog_uri))
+
+    assert catalog.snapshot("t").version == 1
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_another_process_put_in_its_place_is_left_whole(
+    catalog_uri: str, tmp_path: Path, goes_on: bool
+) -> None:
+    with dk.connect(catalog_uri) as catalog:
+        create(catalog, "t", add("old"))
+        commit(catalog, add("older"))
+        remove_files(tmp_path)
+        run_python(MADE.format(uri=catalog_uri))
+        if goes_on:
+            assert paths(catalog) == ["a", "b"]
+
+    with dk.connect(catalog_uri) as catalog:
+        assert paths(catalog) == ["a", "b"]
+        check_integrity(catalog)
