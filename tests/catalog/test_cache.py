@@ -73,11 +73,13 @@ def test_readers_see_each_commit_as_soon_as_it_returns(catalog: dk.Catalog) -> N
 
     reader = threading.Thread(target=read)
     reader.start()
-    for version in range(1, 30):
-        commit(catalog, add(f"f{version}"))
-        assert catalog.snapshot("t").version == version
-    stop.set()
-    reader.join()
+    try:
+        for version in range(1, 30):
+            commit(catalog, add(f"f{version}"))
+            assert catalog.snapshot("t").version == version
+    finally:
+        stop.set()
+        reader.join()
     assert seen == sorted(seen)
 
 

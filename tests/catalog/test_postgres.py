@@ -57,7 +57,7 @@ class Writer(threading.Thread):
     """Appends until it is told to stop, and remembers what became of each file."""
 
     def __init__(self, uri: str, name: str) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self._catalog = dk.connect(uri)
         self._prefix = name
         self.stopped = threading.Event()

@@ -3,7 +3,9 @@
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pytest
@@ -11,7 +13,9 @@ from imports import with_table
 from logmaking import rows
 
 import delkalakedb as dk
+from delkalakedb.catalog.outbox import Lease
 from delkalakedb.errors import DeltaError, MirrorError, TableNotFoundError
+from delkalakedb.migrate import dropping
 
 
 @pytest.fixture
@@ -99,11 +103,11 @@ def test_commits_come_before_the_drop_or_find_no_table(
     uri: str, catalog: dk.Catalog
 ) -> None:
     dk.write_deltalake(uri, rows(0))
-    some = threading.Semaphore(0)
+    some, failed = threading.Semaphore(0), threading.Event()
 
     def append() -> int:
         count = 0
-        while True:
+        while not failed.is_set():
             try:
                 table = dk.DeltaTable(uri)
                 dk.write_deltalake(table, rows(0), mode="append")
@@ -111,15 +115,38 @@ def test_commits_come_before_the_drop_or_find_no_table(
                 return count
             count += 1
             some.release()
+        return count
 
     with ThreadPoolExecutor(1) as writer:
         appended = writer.submit(append)
         some.acquire()
-        done = catalog.drop_table("t")
+        try:
+            done = catalog.drop_table("t")
+        except BaseException:
+            failed.set()
+            raise
         count = appended.result()
 
     assert done.version == count
     assert deltalake.DeltaTable(done.location).version() == count
+
+
+def test_commit_that_comes_just_before_the_drop_is_in_the_log(
+    uri: str, catalog: dk.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dk.write_deltalake(uri, rows(0))
+    monkeypatch.setenv("DELKALAKEDB_MIRROR__MODE", "external")
+    take = dropping.hold_mirror
+
+    def commit_and_take(*args: Any) -> AbstractContextManager[Lease]:
+        dk.write_deltalake(f"{uri}&pool_size=2", rows(4), mode="append")
+        return take(*args)
+
+    monkeypatch.setattr(dropping, "hold_mirror", commit_and_take)
+    done = catalog.drop_table("t")
+
+    assert (done.version, done.unpublished_versions) == (1, 0)
+    assert deltalake.DeltaTable(done.location).to_pyarrow_table().num_rows == 8
 
 
 def test_one_of_two_drops_the_table(uri: str, catalog: dk.Catalog) -> None:

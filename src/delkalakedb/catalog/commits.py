@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from delkalakedb.catalog.backend import Backend, Row
+from delkalakedb.catalog.backend import Backend, Row, Session
 from delkalakedb.catalog.head import Head, load_head
 from delkalakedb.catalog.rows import add_from_row, remove_from_row
 from delkalakedb.model.actions import (
@@ -54,12 +55,12 @@ _PARTS: tuple[tuple[str, Callable[[Row], Action]], ...] = (
 
 
 def load_commits(
-    backend: Backend, name: str, after: int, upto: int
+    backend: Backend, name: str, after: int, upto: int, within: Session | None = None
 ) -> Iterator[Ratified]:
     """The commits after a version, in order; two round trips for all of them."""
     statements = backend.statements
     names = ["load_commits_since", *(part for part, _ in _PARTS)]
-    with backend.reading() as session:
+    with nullcontext(within) if within else backend.reading() as session:
         head = load_head(session, name, after + 1)
         window = {"table_id": head.table_id, "after": after, "upto": upto}
         commits, *parts = session.query_many([(statements[n], window) for n in names])

@@ -16,13 +16,21 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from delkalakedb.catalog.backend import Backend, Row, Run
+from delkalakedb.catalog.backend import Backend, Row, Run, Session
 from delkalakedb.catalog.head import Head
 from delkalakedb.errors import TableNotFoundError
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.codec import decode_struct
 
-__all__ = ["Lease", "Mirror", "Outbox", "releasing", "taken_lease", "taking"]
+__all__ = [
+    "Lease",
+    "Mirror",
+    "Outbox",
+    "find_mirror",
+    "releasing",
+    "taken_lease",
+    "taking",
+]
 
 _ANY_TIME = 2**62
 _OWNER = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
@@ -77,7 +85,7 @@ class Outbox:
     def load(self, name: str) -> Mirror:
         """One table's mirror."""
         with self._backend.reading() as session:
-            return _one(session.query("load_mirrors", {"name": name}), name)
+            return find_mirror(session, name)
 
     def load_all(self) -> list[Mirror]:
         """Every table's mirror, by name."""
@@ -181,6 +189,11 @@ class Outbox:
     def _write(self, *writes: Run) -> None:
         with self._backend.writing(durable=False) as session:
             session.apply(writes)
+
+
+def find_mirror(session: Session, name: str) -> Mirror:
+    """A table's mirror, as a transaction sees it."""
+    return _one(session.query("load_mirrors", {"name": name}), name)
 
 
 def taking(

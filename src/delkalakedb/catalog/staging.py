@@ -16,12 +16,19 @@ import msgspec
 from delkalakedb.catalog.backend import Row, Run, Session, Write
 from delkalakedb.catalog.catalog import Catalog
 from delkalakedb.catalog.head import FILES_PER_TABLE, Head, parse_head
+from delkalakedb.catalog.outbox import Mirror, find_mirror
 from delkalakedb.catalog.transaction import check_place, lock_queries
-from delkalakedb.errors import MirrorError, TableExistsError, TableNotFoundError
+from delkalakedb.errors import MirrorError, TableExistsError
 from delkalakedb.model.codec import encode_struct
 from delkalakedb.model.txnlog import Staged
 
-__all__ = ["StagedTable", "find_table_at", "forget_table"]
+__all__ = [
+    "StagedTable",
+    "find_table_at",
+    "forget_table",
+    "forgetting",
+    "locked_mirror",
+]
 
 _FORGET = (
     "forget_versions",
@@ -133,7 +140,7 @@ class StagedTable:
             # Taken first: whoever is at work on it has ended by then, or is refused.
             take = {"table_id": table_id, "token": self._token}
             if session.query("take_staged", take):
-                session.apply(_forgetting(table_id))
+                session.apply(forgetting(table_id))
 
     @contextmanager
     def _creating(self) -> Iterator[Session]:
@@ -173,6 +180,16 @@ class StagedTable:
         }
 
 
+@contextmanager
+def locked_mirror(catalog: Catalog, name: str) -> Iterator[tuple[Session, Mirror]]:
+    """A table's mirror in a transaction; until its end nobody commits to the table."""
+    backend = catalog.backend
+    with backend.writing() as session:
+        if locks := lock_queries(backend, [Staged(name, ())]):
+            session.query_many(locks)
+        yield session, find_mirror(session, name)
+
+
 def forget_table(
     catalog: Catalog, name: str, version: int, *, published: bool = True
 ) -> bool:
@@ -184,20 +201,17 @@ def forget_table(
         version: what was seen of it.
         published: only if all of it is in the log.
     """
-    backend = catalog.backend
-    with backend.writing() as session:
-        if locks := lock_queries(backend, [Staged(name, ())]):
-            session.query_many(locks)
-        if not session.query("find_table", {"name": name}):
-            raise TableNotFoundError(f"{name}: the catalog has no such table")
-        params = {"name": name, "version": version, "published": int(published)}
-        rows = session.query("lock_version", params)
-        if rows:
-            session.apply(_forgetting(rows[0][0]))
-    return bool(rows)
+    with locked_mirror(catalog, name) as (session, mirror):
+        same = mirror.ratified_version == version
+        if published:
+            same = same and mirror.published_version == version
+        if same:
+            session.apply(forgetting(mirror.table_id))
+    return same
 
 
-def _forgetting(table_id: int) -> list[Run]:
+def forgetting(table_id: int) -> list[Run]:
+    """The statements that forget a table."""
     first = table_id * FILES_PER_TABLE
     by_file = {"first_file": first, "end_file": first + FILES_PER_TABLE}
     by_table = {"table_id": table_id}

@@ -5,22 +5,28 @@ all that lies below its location, the log first: whoever looks meanwhile finds n
 rather than half of one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.adopt import hold_mirror
+from delkalakedb.catalog.commits import load_commits
 from delkalakedb.catalog.outbox import Outbox
-from delkalakedb.catalog.staging import forget_table
+from delkalakedb.catalog.staging import forgetting, locked_mirror
 from delkalakedb.errors import DeltaError, MirrorError, StorageError
-from delkalakedb.mirror.publish import publish_table, stores_with
+from delkalakedb.mirror.publish import (
+    Stores,
+    publish_table,
+    put_commit,
+    stores_with,
+)
 from delkalakedb.storage import ObjectMeta, Store, open_store
 from delkalakedb.storage.segment import LOG
 
 __all__ = ["Dropped", "drop_table", "list_objects"]
 
-_ATTEMPTS = 10
 _AT_ONCE = 1000
 _Options = Mapping[str, str] | None
 
@@ -118,26 +124,41 @@ def _is_below(location: str, above: str) -> bool:
 def _forget(
     catalog: Catalog, name: str, options: _Options, *, publish: bool, force: bool
 ) -> Dropped:
-    outbox = Outbox(catalog.backend)
-    for _ in range(_ATTEMPTS):
-        if publish:
-            _publish(catalog, name, options, force=force)
-        mirror = outbox.load(name)
-        behind = mirror.ratified_version - mirror.published_version
-        published = publish and not force
-        with hold_mirror(catalog, name):
-            if forget_table(
-                catalog, name, mirror.ratified_version, published=published
-            ):
-                return Dropped(name, mirror.location, mirror.ratified_version, behind)
-    raise MirrorError(f"{name} isn't dropped: others write to it without a pause")
+    stores = stores_with(options)
+    if publish:
+        # Most of it while others go on: for the rest they have to wait.
+        with _complaining(name, force):
+            _publish(catalog, name, stores)
+    with (
+        hold_mirror(catalog, name),
+        locked_mirror(catalog, name) as (session, mirror),
+    ):
+        published, ratified = mirror.published_version, mirror.ratified_version
+        # Others write the log of a table that is held, and see to it.
+        if publish and published < ratified and mirror.hold is None:
+            with _complaining(name, force):
+                rest = load_commits(catalog.backend, name, published, ratified, session)
+                for commit in rest:
+                    put_commit(stores(mirror), name, commit)
+                    published = commit.head.version
+        session.apply(forgetting(mirror.table_id))
+    return Dropped(name, mirror.location, ratified, ratified - published)
 
 
-def _publish(catalog: Catalog, name: str, options: _Options, *, force: bool) -> None:
-    stores, wait_s = stores_with(options), catalog.settings.mirror.wait
+def _publish(catalog: Catalog, name: str, stores: Stores) -> None:
+    wait_s = catalog.settings.mirror.wait
     upto = Outbox(catalog.backend).load(name).ratified_version
+    done = publish_table(catalog, name, stores, upto, wait_s=wait_s, early=True)
+    if done.version < upto and done.mirror.hold is None:
+        owner = done.mirror.lease_owner or "someone"
+        raise MirrorError(f"{owner} is at work on it; try again")
+
+
+@contextmanager
+def _complaining(name: str, force: bool) -> Iterator[None]:
+    """Say what an incomplete log means, or go on by force."""
     try:
-        publish_table(catalog, name, stores, upto, wait_s=wait_s, early=True)
+        yield
     except (MirrorError, StorageError) as error:
         if not force:
             raise MirrorError(

@@ -35,6 +35,7 @@ __all__ = [
     "publish",
     "publish_held",
     "publish_table",
+    "put_commit",
     "stores_with",
 ]
 
@@ -117,6 +118,22 @@ def _held(mirror: Mirror) -> bool:
     return (mirror.lease_until_ms or 0) > time.time() * 1000
 
 
+def put_commit(store: Store, name: str, commit: Ratified) -> str:
+    """Write a commit to the log of a table, or find it there; the hash of its file."""
+    version, path = commit.head.version, commit_path(commit.head.version)
+    data = encode_commit(commit.actions)
+    if not store.put_new(path, data):
+        there = store.get(path)
+        if there != data and _transaction_id(there) != _transaction_id(data):
+            raise DivergedError(foreign_message(name, path))
+        data = there
+    store.set_modified(path, commit.head.timestamp_ms)
+    checksum = version_checksum(commit.head, commit.transaction_id)
+    # Readers do without one that is cut off.
+    store.put_new(checksum_path(version), checksum, durable=False)
+    return hashlib.sha256(data).hexdigest()
+
+
 def foreign_message(name: str, path: str) -> str:
     """What to say, and advise, of a foreign commit."""
     return (
@@ -179,11 +196,12 @@ class _Publication:
 
     def _publish_some(self, ratified: int) -> None:
         upto = min(self._published + _TOGETHER, ratified)
+        store, name = self._stores(self._lease.mirror), self._lease.mirror.name
         done: dict[int, str] = {}
         try:
             for commit in self._commits(upto):
                 self._hold()
-                done[commit.head.version] = self._put(commit)
+                done[commit.head.version] = put_commit(store, name, commit)
         finally:
             if done:
                 self._mark(done, release=max(done) == ratified)
@@ -207,23 +225,6 @@ class _Publication:
             if renewed is None:
                 raise _LeaseLostError
             self._lease = renewed
-
-    def _put(self, commit: Ratified) -> str:
-        version, path = commit.head.version, commit_path(commit.head.version)
-        store = self._stores(self._lease.mirror)
-        data = encode_commit(commit.actions)
-        if not store.put_new(path, data):
-            data = self._check_ours(path, data, store.get(path))
-        store.set_modified(path, commit.head.timestamp_ms)
-        checksum = version_checksum(commit.head, commit.transaction_id)
-        # Readers do without one that is cut off.
-        store.put_new(checksum_path(version), checksum, durable=False)
-        return hashlib.sha256(data).hexdigest()
-
-    def _check_ours(self, path: str, data: bytes, there: bytes) -> bytes:
-        if there != data and _transaction_id(there) != _transaction_id(data):
-            raise DivergedError(foreign_message(self._lease.mirror.name, path))
-        return there
 
     def _fail(self, error: StorageError) -> None:
         attempts = self._lease.mirror.attempts

@@ -78,14 +78,6 @@ FROM dl_files f
 WHERE f.table_id = :table_id AND f.removed_version > :after
     AND dl_text_stats.file_id = f.file_id
 
--- name: lock_version
--- The table, if it is still at a version and, where that is asked, all published.
-SELECT t.table_id
-FROM dl_tables t
-JOIN dl_mirrors m ON m.table_id = t.table_id
-WHERE t.name = :name AND t.current_version = :version
-    AND (m.published_version = :version OR :published = 0)
-
 -- name: rename_table
 -- Another name for a table; one that is only staged has none.
 UPDATE dl_tables SET name = :new
