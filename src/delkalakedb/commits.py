@@ -33,11 +33,11 @@ def commit(
 
 
 def ratify(
-    catalog: Catalog, *staged: Staged, storage_options: _Options = None
+    catalog: Catalog, *staged: Staged, seen: Snapshot, storage_options: _Options = None
 ) -> tuple[Committed, ...] | Conflicted:
     """Like `commit`, but a conflict is a value."""
     leases = _leases(catalog)
-    outcomes = catalog.ratify(*staged, leases=leases)
+    outcomes = catalog.ratify(*staged, leases=leases, seen=seen)
     if isinstance(outcomes, Conflicted):
         return outcomes
     return _published(catalog, outcomes, storage_options, leases)

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import entry_points
 from urllib.parse import quote, unquote_to_bytes
 
@@ -156,6 +156,8 @@ def require_table(uri: Uri) -> str:
 def parse_uri(text: str, env: Mapping[str, str] | None = None) -> Uri:
     """Read a URI; `${VAR}` comes from `env`, by default the process's environment."""
     try:
+        if "$" not in text:
+            return _parse_plain(text)
         return _parse(text, os.environ if env is None else env)
     except UriError as error:
         problem = str(error)
@@ -229,6 +231,11 @@ def _parse(text: str, env: Mapping[str, str]) -> Uri:
     if "table" in names and "table" in options:
         raise UriError("the table is given twice: in the path and as a parameter")
     return _build(engine, names, options)
+
+
+@lru_cache(maxsize=256)
+def _parse_plain(text: str) -> Uri:
+    return _parse(text, {})
 
 
 def _check_syntax(text: str) -> None:

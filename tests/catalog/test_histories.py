@@ -51,7 +51,9 @@ def run(catalog: Catalog, data: st.DataObject, steps: int) -> None:
     assert outcomes_of(catalog.ratify(*first)) == model.ratify(*first)
     for _ in range(steps):
         staged = writers.transaction()
-        assert outcomes_of(catalog.ratify(*staged)) == model.ratify(*staged)
+        first = staged[0]
+        seen = catalog.snapshot(first.table, first.reads.version)
+        assert outcomes_of(catalog.ratify(*staged, seen=seen)) == model.ratify(*staged)
     for name, table in model.tables.items():
         assert catalog.table(name).version == table.version
         for version in range(table.version + 1):

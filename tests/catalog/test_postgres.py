@@ -21,6 +21,7 @@ from delkalakedb import Catalog
 from delkalakedb.catalog.backend import UnknownOutcomeError
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.commits import commit as publish
+from delkalakedb.commits import ratify
 from delkalakedb.errors import (
     CatalogError,
     CatalogUnavailableError,
@@ -207,6 +208,25 @@ def test_commit_whose_answer_was_lost_is_published_at_once(
     mirror = Outbox(cuttable.backend).load("t")
     assert mirror.published_version == mirror.ratified_version == 1
     assert mirror.lease_owner is None
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_append_whose_answer_was_lost_is_published_at_once(
+    proxy: Proxy, cuttable: Catalog, tmp_path: Path, moment: str
+) -> None:
+    """It brings its lease in the same answer."""
+    publish(cuttable, creation(location=str(tmp_path)))
+    append = Staged("t", (add("a"),), Reads(version=0))
+
+    proxy.cut = moment
+    ratify(cuttable, append, seen=cuttable.snapshot("t"))
+
+    assert proxy.cuts == 1
+    mirror = Outbox(cuttable.backend).load("t")
+    assert mirror.published_version == mirror.ratified_version == 1
+    assert mirror.lease_owner is None
+    assert paths(cuttable) == ["a"]
+    check_integrity(cuttable)
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])

@@ -26,7 +26,7 @@ FRAGMENTS = {"plan_alive", "plan_died", "plan_nulls", "plan_overlap", "plan_unco
 JSON = {"names", "hashes", "ids", "removes", "stat_columns"}
 TEXTS = {"name", "location", "app_id", "domain", "operation", "actor", "sha256"}
 TEXTS |= {"transaction_id", "client", "schema", "table", "metadata", "protocol"}
-TEXTS |= {"before", "hold", "new", "old"}
+TEXTS |= {"before", "hold", "new", "old", "owner"}
 
 
 class RollBack(Exception):  # noqa: N818

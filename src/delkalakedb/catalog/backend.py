@@ -47,6 +47,10 @@ Params = Mapping[str, Any]
 _LISTED = 1000
 
 
+class MovedOnError(Exception):
+    """A table isn't as it was seen any more: nothing was written."""
+
+
 class UnknownOutcomeError(CatalogUnavailableError):
     """The connection was lost during COMMIT: it may have happened or not."""
 
@@ -138,6 +142,13 @@ class Session(ABC):
     def query_many(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
         """The rows of several statements, in one round trip where that can be."""
         return [self.query_sql(sql, params) for sql, params in queries]
+
+    def hold_back(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+        """Ask before the first write, in its round trip; the rows come with it.
+
+        Of all that is held back, a `check_seen` that fails is a `MovedOnError`.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def apply(self, writes: Sequence[Write]) -> None:

@@ -207,7 +207,10 @@ class Catalog:
         return SqlTxnLogReader(self.backend, name)
 
     def ratify(
-        self, *staged: Staged, leases: list[Lease] | None = None
+        self,
+        *staged: Staged,
+        leases: list[Lease] | None = None,
+        seen: Snapshot | None = None,
     ) -> tuple[Committed | Skipped, ...] | Conflicted:
         """Make all of the staged commits true, or none; a conflict is a value.
 
@@ -215,8 +218,11 @@ class Catalog:
             staged: the commits.
             leases: where given, gets the lease of the one table that was committed to,
                 if it was free: for a caller that publishes it right away.
+            seen: the table as the caller saw it. An append to a table that is still so
+                takes one round trip where asking would take another.
         """
-        return self._writer.ratify(staged, leases)
+        head = None if seen is None else seen._head
+        return self._writer.ratify(staged, leases, head)
 
     def commit(
         self, *staged: Staged, leases: list[Lease] | None = None

@@ -28,12 +28,12 @@ __all__ = [
     "Outbox",
     "find_mirror",
     "releasing",
+    "releasing_lost",
     "taken_lease",
     "taking",
 ]
 
 _ANY_TIME = 2**62
-_OWNER = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +203,16 @@ def taking(
     *,
     early: bool = False,
     settling: bool = False,
+    token: str | None = None,
 ) -> tuple[str, dict[str, object]]:
-    """The statement that takes a lease, if it can be had."""
+    """The statement that takes a lease, if it can be had.
+
+    Who may not hear of it gives a token to release it by.
+    """
     now_ms = _now_ms()
     params: dict[str, object] = {
         "name": name,
-        "owner": _OWNER,
+        "owner": _owner(token or uuid.uuid4().hex),
         "now_ms": now_ms,
         "until_ms": now_ms + int(lasts_s * 1000),
         "due_ms": _ANY_TIME if early else now_ms,
@@ -225,6 +229,11 @@ def taken_lease(taken: Row, head: Head, expires: float, lasts_s: float) -> Lease
     return Lease(mirror, fence, expires, lasts_s)
 
 
+def releasing_lost(name: str, token: str) -> Run:
+    """The statement that gives a lease back of which nobody heard."""
+    return Run("release_lost_lease", {"name": name, "owner": _owner(token)})
+
+
 def releasing(lease: Lease) -> Run:
     """The statement that gives a lease back."""
     return Run("release_lease", _key(lease))
@@ -232,6 +241,10 @@ def releasing(lease: Lease) -> Run:
 
 def _key(lease: Lease) -> dict[str, int]:
     return {"table_id": lease.mirror.table_id, "fence": lease.fence}
+
+
+def _owner(token: str) -> str:
+    return f"{socket.gethostname()}/{os.getpid()}/{token}"
 
 
 def _now_ms() -> int:

@@ -16,6 +16,7 @@ from delkalakedb.catalog.backend import (
     Backend,
     Capabilities,
     Insert,
+    MovedOnError,
     Params,
     Row,
     Session,
@@ -46,11 +47,13 @@ _HOT = (
     "lock_table",
     "load_latest",
     "load_files_at_paths",
+    "check_seen",
     "take_lease",
     "move_head",
     "mark_published",
     "mark_published_hash",
 )
+_Values = Params | Sequence[Any]
 # From here on COPY beats rows in the text of a statement.
 _COPY_ROWS = 100
 _BEGIN: tuple[str, Params] = ("BEGIN", {})
@@ -175,6 +178,8 @@ class PostgresBackend(Backend):
     def _commit(self, session: "_PostgresSession") -> None:
         try:
             session.commit()
+        except psycopg.errors.DivisionByZero as error:
+            raise MovedOnError from error
         except psycopg.OperationalError as error:
             # An ERROR rolled it back; a FATAL may come after it was carried out.
             if error.diag.severity_nonlocalized == "ERROR":
@@ -322,6 +327,7 @@ class _PostgresSession(Session):
         self._begun = begun
         self._begin = [_BEGIN] if durable else [_BEGIN, _NOT_DURABLE]
         self._pending: list[Write] = []
+        self._held: list[tuple[tuple[str, Params], list[Row]]] = []
 
     def query(self, name: str, params: Params) -> list[Row]:
         return self.query_sql(PostgresBackend.statements[name], params)
@@ -334,12 +340,15 @@ class _PostgresSession(Session):
         if self._begun and len(queries) == 1:
             ((sql, params),) = queries
             return [self._connection.execute(sql.encode(), params).fetchall()]
-        return self._together([*self._opening(), *queries])[-len(queries) :]
+        return self._send(queries)
 
     def finish(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
         """The rows of the transaction's last statements, which is committed."""
-        answers = self._together([*self._opening(), *queries, _COMMIT])
-        return answers[-len(queries) - 1 : -1]
+        return self._send([*queries, _COMMIT])[:-1]
+
+    def hold_back(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+        self._held = [(query, []) for query in queries]
+        return [rows for _, rows in self._held]
 
     def apply(self, writes: Sequence[Write]) -> None:
         self._pending.extend(writes)
@@ -347,7 +356,7 @@ class _PostgresSession(Session):
     def script(self, statements: Iterable[str]) -> None:
         self._flush()
         for statement in statements:
-            self._together([*self._opening(), (statement, {})])
+            self._send([(statement, {})])
         # psycopg forgets them where tables are changed.
         self._connection.prepared.clear()
 
@@ -357,36 +366,42 @@ class _PostgresSession(Session):
             self._flush()
         if self._begun or self._pending:
             pending, self._pending = self._pending, []
-            self._together([*self._opening(), *map(_statement, pending), _COMMIT])
-
-    def _opening(self) -> list[tuple[str, Params]]:
-        begun, self._begun = self._begun, True
-        return [] if begun else list(self._begin)
+            self._send([*map(_statement, pending), _COMMIT])
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
         for bulk, group in groupby(pending, _bulk):
             writes = list(group)
             if not bulk:
-                self._together([*self._opening(), *map(_statement, writes)])
+                self._send([*map(_statement, writes)])
                 continue
-            for statement, params in self._opening():
-                self._connection.execute(statement.encode(), params)
+            self._send([])
             for write in writes:
                 if isinstance(write, Insert):
                     self._copy(write)
 
-    def _together(
-        self, queries: Sequence[tuple[str, Params | Sequence[Any]]]
-    ) -> list[list[Row]]:
+    def _send(self, queries: Sequence[tuple[str, _Values]]) -> list[list[Row]]:
+        """The rows of statements, sent after what has to come before them."""
+        opening = [] if self._begun else self._begin
+        held, self._held, self._begun = self._held, [], True
+        texts = [*opening, *(query for query, _ in held), *queries]
+        answers = self._together(texts)[-len(texts) :] if texts else []
+        for (_, rows), found in zip(held, answers[len(opening) :], strict=False):
+            rows.extend(found)
+        return answers[len(opening) + len(held) :]
+
+    def _together(self, queries: Sequence[tuple[str, _Values]]) -> list[list[Row]]:
         """The rows of several statements, sent as one message in one round trip."""
         cursor = psycopg.ClientCursor(self._connection)
         prepared = self._connection.prepared
+        literals = psycopg.adapt.Transformer(self._connection)
         made = prepared.due(text for text, _ in queries)
         texts = [preparation(text, name) for text, name in made.items()]
         for query, values in queries:
-            text, given = prepared.call(query, values, made)
-            texts.append(cursor.mogrify(text.encode(), given))
+            texts.append(
+                prepared.call(query, values, made, literals)
+                or cursor.mogrify(query.encode(), values)
+            )
         cursor.execute(";\n".join(texts).encode())
         prepared.add(made)
         answers = []
@@ -417,7 +432,7 @@ class _PostgresSession(Session):
                 copy.write_row(row)
 
 
-def _statement(write: Write) -> tuple[str, Params | Sequence[Any]]:
+def _statement(write: Write) -> tuple[str, _Values]:
     if not isinstance(write, Insert):
         return PostgresBackend.statements[write.name], write.params
     return write.flat("%s")

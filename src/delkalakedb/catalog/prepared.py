@@ -10,6 +10,8 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
+from psycopg.abc import Transformer
+
 from delkalakedb.catalog.backend import Params
 
 __all__ = ["Prepared", "preparation"]
@@ -54,16 +56,20 @@ class Prepared:
         self._names.clear()
 
     def call(
-        self, text: str, values: _Values, made: Mapping[str, str]
-    ) -> tuple[str, _Values]:
-        """The statement as it is sent, if these are prepared before it."""
+        self,
+        text: str,
+        values: _Values,
+        made: Mapping[str, str],
+        literals: Transformer,
+    ) -> str | None:
+        """The statement as it is sent, if it is prepared; with these it is, too."""
         name = self._names.get(text) or made.get(text)
         if name is None:
-            return text, values
+            return None
         if isinstance(values, Mapping):
             values = [values[key] for key in _numbered(text)[1]]
-        marks = ", ".join(["%s"] * len(values))
-        return f"EXECUTE {name} ({marks})", values
+        given = (b"NULL" if v is None else literals.as_literal(v) for v in values)
+        return f"EXECUTE {name} ({b', '.join(given).decode()})"
 
     def _is_kind(self, text: str) -> bool:
         return text in self._kinds or text.startswith("INSERT INTO dl_")

@@ -22,10 +22,16 @@ from collections.abc import Sequence
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING
 
-from delkalakedb.catalog.backend import Backend, Row, UnknownOutcomeError
+from delkalakedb.catalog.backend import (
+    Backend,
+    MovedOnError,
+    Row,
+    UnknownOutcomeError,
+)
 from delkalakedb.catalog.commit import Actor
 from delkalakedb.catalog.fresh import keep_fresh
-from delkalakedb.catalog.outbox import Lease
+from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.outbox import Lease, releasing_lost
 from delkalakedb.catalog.transaction import LostError, Transaction, lock_queries
 from delkalakedb.errors import CatalogError, MirrorBehindError
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
@@ -36,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CLIENT", "SqlTxnLogWriter"]
 
+# How many commits ask first after others got in between one's look and its commit.
+_WHILE_RIVALS = 16
 CLIENT = f"delkalakedb/{package_version('delkalakedb')}"
 
 
@@ -49,9 +57,13 @@ class SqlTxnLogWriter:
         self._max_unpublished = settings.mirror.max_unpublished
         self._lease_s = settings.mirror.lease
         self._actor: Actor | None = None
+        self._rivals = 0
 
     def ratify(
-        self, staged: Sequence[Staged], leases: list[Lease] | None = None
+        self,
+        staged: Sequence[Staged],
+        leases: list[Lease] | None = None,
+        seen: Head | None = None,
     ) -> tuple[Committed | Skipped, ...] | Conflicted:
         """Make all of `staged` true, or none of it.
 
@@ -59,11 +71,13 @@ class SqlTxnLogWriter:
             staged: the commits.
             leases: where given, gets the lease of the one table that was committed to,
                 if it was free: for a caller that publishes it right away.
+            seen: the table as the caller saw it. An append to a table that is still so
+                takes one round trip where asking would take another.
         """
         started = time.monotonic()
         self._check_backlog(staged)
         try:
-            outcomes = self._ratify(staged, str(uuid.uuid4()), leases)
+            outcomes = self._ratify(staged, str(uuid.uuid4()), leases, seen)
         except LostError as lost:
             return lost.outcome
         duration_ms = (time.monotonic() - started) * 1000
@@ -91,11 +105,16 @@ class SqlTxnLogWriter:
         staged: Sequence[Staged],
         transaction_id: str,
         leases: list[Lease] | None,
+        seen: Head | None,
     ) -> tuple[Committed | Skipped, ...]:
         retries = self._concurrency.retries
+        if self._rivals or "check_seen" not in self._backend.statements:
+            self._rivals, seen = max(0, self._rivals - 1), None
         while True:
             try:
-                return self._attempt(staged, transaction_id, leases)
+                return self._attempt(staged, transaction_id, leases, seen)
+            except MovedOnError:
+                self._rivals, seen = _WHILE_RIVALS, None
             except UnknownOutcomeError as lost:
                 if found := self._find_out(staged, transaction_id, lost):
                     return found
@@ -109,6 +128,7 @@ class SqlTxnLogWriter:
         staged: Sequence[Staged],
         transaction_id: str,
         leases: list[Lease] | None,
+        seen: Head | None,
     ) -> tuple[Committed | Skipped, ...]:
         actor = self._actor = self._actor or _actor(self._backend)
         with self._backend.writing() as session:
@@ -119,11 +139,11 @@ class SqlTxnLogWriter:
                 actor,
                 self._indexed_columns,
                 None if leases is None else self._lease_s,
+                seen,
             )
             outcomes = transaction.ratify(staged)
-            if leases is not None:
-                # Before the COMMIT: it stands if that is found to have happened.
-                leases[:] = filter(None, [transaction.lease()])
+        if leases is not None:
+            leases[:] = filter(None, [transaction.lease()])
         keep_fresh(self._backend, transaction.fresh)
         return outcomes
 
@@ -151,6 +171,7 @@ class SqlTxnLogWriter:
         with self._backend.writing() as session:
             session.query_many(lock_queries(self._backend, staged))
             rows = session.query("load_transaction", {"transaction_id": transaction_id})
+            session.apply([releasing_lost(c.table, transaction_id) for c in staged])
         found: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
             found[row[0]].append(row)

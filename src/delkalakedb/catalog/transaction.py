@@ -36,7 +36,15 @@ from delkalakedb.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from delkalakedb.model.actions import Add, DomainMetadata, Metadata, Remove, Txn, known
+from delkalakedb.model.actions import (
+    Add,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Remove,
+    Txn,
+    known,
+)
 from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.conflicts import ROW_TRACKING_DOMAIN, check_liveness
 from delkalakedb.model.properties import parse_properties
@@ -85,6 +93,7 @@ class Transaction:
         actor: Actor,
         indexed_columns: int,
         lease_s: float | None = None,
+        seen: Head | None = None,
     ) -> None:
         self._session = session
         self._backend = backend
@@ -98,6 +107,7 @@ class Transaction:
         self._hashed: dict[int, dict[str, int]] = {}
         self._now_ms = int(time.time() * 1000)
         self._lease_s = lease_s
+        self._seen = seen
         self._started = time.monotonic()
         self._taken: list[Row] = []
 
@@ -140,6 +150,9 @@ class Transaction:
 
     def _lock(self, staged: Sequence[Staged]) -> None:
         """Lock the tables and load what their first commits need, in one go."""
+        if self._seen is not None and _is_append(staged, self._seen):
+            self._foresee(staged, self._seen)
+            return
         names = sorted({commit.table for commit in staged})
         load = self._backend.statements["load_latest"]
         locks = lock_queries(self._backend, staged)
@@ -161,11 +174,30 @@ class Transaction:
             head = known.get(name)
             self._tables[name] = _Table(head, head.version + 1 if head else 0)
 
+    def _foresee(self, staged: Sequence[Staged], head: Head) -> None:
+        """Go on with what was seen; whether it is still so is asked with the writes."""
+        (commit,) = staged
+        seen = {
+            "name": head.name,
+            "table_id": head.table_id,
+            "created_at_ms": head.created_at_ms,
+            "version": head.version,
+            "hashes": _paths_params(commit, self._hashes(commit))["hashes"],
+        }
+        check: _Query = (self._backend.statements["check_seen"], seen)
+        leases = self._lease_queries([head.name])
+        locks = lock_queries(self._backend, staged)
+        answers = self._session.hold_back([*locks, check, *leases])
+        if leases:
+            self._taken = answers.pop()
+        self._early = {head.name: []}
+        self._tables[head.name] = _Table(head, head.version + 1)
+
     def _lease_queries(self, names: Sequence[str]) -> list[_Query]:
         """Of several tables none: one would be held while the others are published."""
         if self._lease_s is None or len(names) > 1:
             return []
-        return [taking(self._backend, names[0], self._lease_s)]
+        return [taking(self._backend, names[0], self._lease_s, token=self._id)]
 
     def _give_back(self) -> None:
         if lease := self.lease():
@@ -394,6 +426,20 @@ class _Files:
             elif removed_version < first_own:
                 removed.add(path)
         self.removed = frozenset(removed)
+
+
+def _is_append(staged: Sequence[Staged], seen: Head) -> bool:
+    """Whether what was seen is all that a commit depends on."""
+    if len(staged) > 1 or gives_row_ids(seen.protocol, seen.metadata):
+        return False
+    (commit,) = staged
+    reads = commit.reads
+    return (
+        (commit.table, reads.version) == (seen.name, seen.version)
+        and reads.identity in (None, seen.identity)
+        and not (commit.remove_all or reads.app_ids or commit.location)
+        and all(isinstance(action, Add | CommitInfo) for action in commit.actions)
+    )
 
 
 def _check_actions(staged: Staged, head: Head | None = None) -> None:

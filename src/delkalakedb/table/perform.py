@@ -84,7 +84,9 @@ def _ratified(
         return ()
     staged = captured.staged(snapshot)
     try:
-        outcome = ratify(catalog, *staged, storage_options=storage_options)
+        outcome = ratify(
+            catalog, *staged, seen=snapshot, storage_options=storage_options
+        )
     except DeltaError:
         # Refused before anything was written; after a lost connection one can't know.
         captured.discard()

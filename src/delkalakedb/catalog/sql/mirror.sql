@@ -35,6 +35,12 @@ UPDATE dl_mirrors SET lease_until_ms = :until_ms
 WHERE table_id = :table_id AND fence = :fence
 RETURNING fence
 
+-- name: release_lost_lease
+-- Nobody heard that the lease was taken.
+UPDATE dl_mirrors SET lease_owner = NULL, lease_until_ms = NULL
+WHERE table_id = (SELECT table_id FROM dl_tables WHERE name = :name)
+    AND lease_owner = :owner
+
 -- name: release_lease
 -- The next publisher needn't wait.
 UPDATE dl_mirrors SET lease_owner = NULL, lease_until_ms = NULL

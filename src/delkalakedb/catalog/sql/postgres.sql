@@ -20,6 +20,19 @@ JOIN dl_files f ON f.path_hash = h.path_hash
 WHERE COALESCE(f.removed_version, :after + 1) > :after
     AND (f.removed_version IS NULL OR f.remove_data_change IS NOT NULL)
 
+-- name: check_seen
+-- Divides by zero unless the table is as it was seen, with no hold and no file at a path.
+SELECT 1 / count(*)
+FROM dl_tables
+WHERE name = :name AND table_id = :table_id AND created_at_ms = :created_at_ms
+    AND current_version = :version AND hold IS NULL
+    AND NOT EXISTS (
+        SELECT
+        FROM unnest(CAST(translate(:hashes, '[]', '{}') AS BIGINT[])) h (path_hash)
+        JOIN dl_files f ON f.path_hash = h.path_hash
+        WHERE f.removed_version IS NULL
+    )
+
 -- name: remove_files
 -- End the life of named files.
 UPDATE dl_files

@@ -1,0 +1,118 @@
+"""An append to a table as it was seen, which may have changed since."""
+
+from collections.abc import Callable
+
+import pytest
+from actions import add, commit, create, metadata, paths, remove, staged
+
+import delkalakedb as dk
+from delkalakedb.catalog.holds import set_hold
+from delkalakedb.catalog.postgres import _PostgresSession
+from delkalakedb.catalog.staging import forget_table
+from delkalakedb.errors import ReadOnlyError, TableNotFoundError
+from delkalakedb.model.txnlog import Committed, Conflicted, Skipped
+
+Outcome = tuple[Committed | Skipped, ...] | Conflicted
+
+
+def foreseen(catalog: dk.Catalog, path: str = "b") -> Callable[[], Outcome]:
+    """An append that saw the table as it is now, for later."""
+    seen = catalog.snapshot("t")
+    append = staged(catalog, add(path), identity=seen.identity)
+    return lambda: catalog.ratify(append, seen=seen)
+
+
+def version_of(outcome: Outcome) -> int:
+    assert not isinstance(outcome, Conflicted)
+    return outcome[0].version
+
+
+def test_appends_follow_each_other(catalog: dk.Catalog) -> None:
+    create(catalog, "t", add("a"))
+
+    versions = [version_of(foreseen(catalog, f"f{n}")()) for n in range(3)]
+
+    assert versions == [1, 2, 3]
+    assert paths(catalog) == ["a", "f0", "f1", "f2"]
+    assert [c.version for c in catalog.snapshot("t").history()] == [3, 2, 1, 0]
+
+
+def test_commit_of_another_in_between_comes_first(catalog: dk.Catalog) -> None:
+    create(catalog, "t", add("a"))
+    append = foreseen(catalog)
+    commit(catalog, remove(add("a")), add("c"))
+
+    assert version_of(append()) == 2
+    assert paths(catalog) == ["b", "c"]
+
+
+def test_schema_that_another_changed_in_between_is_a_conflict(
+    catalog: dk.Catalog,
+) -> None:
+    create(catalog, "t", add("a"))
+    append = foreseen(catalog)
+    commit(catalog, metadata(description="another"))
+
+    assert isinstance(append(), Conflicted)
+    assert paths(catalog) == ["a"]
+
+
+def test_path_that_is_there_already_is_a_conflict(catalog: dk.Catalog) -> None:
+    create(catalog, "t", add("a"))
+    plain = catalog.ratify(staged(catalog, add("a", size=77)))
+
+    outcome = foreseen(catalog, "a")()
+
+    assert type(outcome) is type(plain)
+    assert paths(catalog) == ["a"]
+
+
+def test_table_that_another_has_the_name_of_is_not_written(
+    catalog: dk.Catalog,
+) -> None:
+    create(catalog, "t", add("a"))
+    append = foreseen(catalog)
+    assert forget_table(catalog, "t", 0, published=False)
+    create(catalog, "t", add("c"))
+
+    with pytest.raises(TableNotFoundError):
+        append()
+    assert paths(catalog) == ["c"]
+
+
+def test_table_that_is_held_since_is_not_written(catalog: dk.Catalog) -> None:
+    create(catalog, "t", add("a"))
+    append = foreseen(catalog)
+    assert set_hold(catalog, "t", "following", before=None)
+
+    with pytest.raises(ReadOnlyError):
+        append()
+    assert paths(catalog) == ["a"]
+
+
+@pytest.mark.parametrize("engine", ["postgres"], indirect=True)
+def test_message_that_asks_is_saved_while_nobody_else_writes(
+    catalog: dk.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(catalog, "t", add("a"))
+    sent = 0
+    send = _PostgresSession._together
+
+    def count(*args: object) -> list[list[tuple[object, ...]]]:
+        nonlocal sent
+        sent += 1
+        return send(*args)  # type: ignore[arg-type]
+
+    def messages(append: Callable[[], Outcome]) -> int:
+        nonlocal sent
+        sent = 0
+        append()
+        return sent
+
+    monkeypatch.setattr(_PostgresSession, "_together", count)
+    assert messages(foreseen(catalog, "b")) == 1
+    append = foreseen(catalog, "c")
+    commit(catalog, add("d"))
+    assert messages(append) == 3
+    found = [messages(foreseen(catalog, f"f{n}")) for n in range(20)]
+    assert found == [2] * 16 + [1] * 4
