@@ -88,6 +88,31 @@ def test_value_of_another_kind_is_what_the_reader_gives(name: str, value: str) -
     assert leaves(parse_texts(array, KIND)) == leaves(read_texts(array, KIND))
 
 
+@pytest.mark.parametrize("odd", [None, '{"minValues":{"long":"x"}}'])
+def test_decimal_in_quotes_is_one_whatever_is_beside_it(odd: str | None) -> None:
+    quoted = '{"minValues":{"decimal":"5"}}'
+    for texts in ([quoted], [quoted] * 2, ['{"minValues":{"byte":0}}', quoted]):
+        given = pa.array([*texts, *([] if odd is None else [odd])])
+        for found in (parse_texts(given, KIND), read_texts(given, KIND)):
+            bound = found.field("minValues").field("decimal")[len(texts) - 1]
+            assert bound.as_py() == Decimal("5.000")
+
+
+def test_large_whole_number_is_a_float_whatever_is_beside_it() -> None:
+    text = '{"minValues":{"float":9223372036854775808}}'
+    for beside in ('{"minValues":{"float":1}}', '{"minValues":{"long":"x"}}'):
+        given = pa.array([text, beside])
+        for found in (parse_texts(given, KIND), read_texts(given, KIND)):
+            assert found.field("minValues").field("float")[0].as_py() == 2.0**63
+
+
+@pytest.mark.parametrize("beside", ['{"minValues":{}}', '{"minValues":{"long":"x"}}'])
+def test_decimal_that_is_too_large_is_none_whatever_is_beside_it(beside: str) -> None:
+    given = pa.array(['{"minValues":{"decimal":9223372036854775808}}', beside])
+    for found in (parse_texts(given, KIND), read_texts(given, KIND)):
+        assert found.field("minValues").field("decimal").null_count == 2
+
+
 def test_digits_of_a_decimal_stay() -> None:
     texts = [f'{{"minValues":{{"decimal":{n}2345678901234567.891}}}}' for n in (1, 2)]
 

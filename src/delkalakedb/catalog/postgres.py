@@ -394,12 +394,12 @@ class _PostgresSession(Session):
         """The rows of several statements, sent as one message in one round trip."""
         cursor = psycopg.ClientCursor(self._connection)
         prepared = self._connection.prepared
-        literals = psycopg.adapt.Transformer(self._connection)
+        literal = psycopg.adapt.Transformer(self._connection).as_literal
         made = prepared.due(text for text, _ in queries)
         texts = [preparation(text, name) for text, name in made.items()]
         for query, values in queries:
             texts.append(
-                prepared.call(query, values, made, literals)
+                prepared.call(query, values, made, literal)
                 or cursor.mogrify(query.encode(), values)
             )
         cursor.execute(";\n".join(texts).encode())

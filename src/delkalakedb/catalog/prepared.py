@@ -5,12 +5,10 @@ then is `EXECUTE`, which goes into a message with others like any statement.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import Any
-
-from psycopg.abc import Transformer
 
 from delkalakedb.catalog.backend import Params
 
@@ -60,7 +58,7 @@ class Prepared:
         text: str,
         values: _Values,
         made: Mapping[str, str],
-        literals: Transformer,
+        literal: Callable[[Any], bytes],
     ) -> str | None:
         """The statement as it is sent, if it is prepared; with these it is, too."""
         name = self._names.get(text) or made.get(text)
@@ -68,7 +66,7 @@ class Prepared:
             return None
         if isinstance(values, Mapping):
             values = [values[key] for key in _numbered(text)[1]]
-        given = (b"NULL" if v is None else literals.as_literal(v) for v in values)
+        given = (b"NULL" if v is None else literal(v) for v in values)
         return f"EXECUTE {name} ({b', '.join(given).decode()})"
 
     def _is_kind(self, text: str) -> bool:

@@ -55,7 +55,9 @@ class _Piece:
         values = self.values(pieces)
         if not self.quoted:
             return _parsed(values, kind)
-        return values if pa.types.is_string(kind) else pa.nulls(len(values), kind)
+        if pa.types.is_string(kind) or pa.types.is_decimal(kind):
+            return values.cast(kind)
+        return pa.nulls(len(values), kind)
 
 
 @dataclass(frozen=True, slots=True)

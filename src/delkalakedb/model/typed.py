@@ -97,7 +97,7 @@ def _read(texts: pa.StringArray, kind: pa.StructType) -> pa.Table | None:
     """What Arrow's JSON reader makes of the texts, if it can."""
     data = joined(texts)
     try:
-        return pa_json.read_json(
+        table = pa_json.read_json(
             pa.BufferReader(data),
             # Threads of its own would stand in the way of the callers'.
             read_options=pa_json.ReadOptions(False, max(data.size, 1)),
@@ -107,6 +107,9 @@ def _read(texts: pa.StringArray, kind: pa.StructType) -> pa.Table | None:
                 unexpected_field_behavior="ignore",
             ),
         )
+        # It takes a decimal of any size for one of its type.
+        table.validate(full=True)
+        return table
     except pa.ArrowInvalid:
         return None
 
@@ -125,10 +128,14 @@ def _fit(value: Any, kind: pa.DataType) -> Any:
         if not isinstance(value, dict):
             return None
         return {f.name: _fit(value.get(f.name), f.type) for f in kind}
-    if isinstance(value, Decimal) and not pa.types.is_decimal(kind):
-        # Arrow would cut it to a whole number.
-        value = float(value) if pa.types.is_floating(kind) else None
     try:
+        if pa.types.is_floating(kind) and type(value) in (int, Decimal):
+            return float(value)
+        if pa.types.is_decimal(kind) and isinstance(value, str):
+            return pa.scalar(value).cast(kind).as_py()
+        if isinstance(value, Decimal) and not pa.types.is_decimal(kind):
+            # Arrow would cut it to a whole number.
+            return None
         return pa.scalar(value, kind).as_py()
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return None
