@@ -26,7 +26,7 @@ PRIMITIVES = (
     "timestamp",
     "timestamp_ntz",
 )
-WORDS = ("check", "comment", "date", "from", "like", "primary", "select", "struct")
+WORDS = ("check", "comment", "date", "from", "if", "like", "primary", "select")
 
 
 def columns(text: str) -> list[tuple[str, Any, bool]]:

@@ -56,6 +56,7 @@ class _Columns(Databricks):
 _NO_NAMES = frozenset(
     {
         *Databricks.Parser.CONSTRAINT_PARSERS,
+        *Databricks.Parser.NO_PAREN_FUNCTION_PARSERS,
         *Databricks.Parser.SCHEMA_UNNAMED_CONSTRAINTS,
     }
 )
