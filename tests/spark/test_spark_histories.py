@@ -128,7 +128,10 @@ class Pair:
         assert dk.verify(self.ours.uri, deep=True).ok
         rows = Counter(self.ours.rows())
         start = Counter([(1, "a", 1), (2, "b", -2), (7, None, None), (None, "a", 0)])
-        for (kind, *row), count in changes_of(self.ours.mirror, 3).items():
+        mirror = self.ours.mirror
+        # What changes nothing may make no version.
+        changes = changes_of(mirror, 3) if mirror.version() > 2 else Counter()
+        for (kind, *row), count in changes.items():
             sign = 1 if kind in ("insert", "update_postimage") else -1
             start[tuple(row)] += sign * count
         assert +start == rows
