@@ -1,6 +1,7 @@
 """Postgres: servers that die, answers that are lost, doors that stay shut."""
 
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from actions import add, commit, create, creation, paths, remove
+from actions import add, commit, create, creation, paths, remove, stats
 from integrity import check_integrity
 from proxy import Proxy
 
@@ -20,6 +21,7 @@ import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog.backend import UnknownOutcomeError
 from delkalakedb.catalog.outbox import Outbox
+from delkalakedb.catalog.prepared import preparation
 from delkalakedb.commits import commit as publish
 from delkalakedb.commits import ratify
 from delkalakedb.errors import (
@@ -157,6 +159,32 @@ def test_commit_after_one_whose_statements_failed_is_as_good(uri: str) -> None:
         assert paths(catalog) == ["a", "c"]
         with catalog.backend.writing() as session:
             session.script(["ALTER TABLE dl_files DROP CONSTRAINT no_seven"])
+
+
+def test_commits_read_few_rows_before_the_server_has_statistics(uri: str) -> None:
+    bounds = {"x": (1, 2, 0), "s": ("a", "b", 0)}
+    files = [add(f"f{n}", stats=stats(1, **bounds)) for n in range(20_000)]
+    names = ("load_files_at_paths", "check_seen", "remove_files")
+    with dk.connect(uri) as catalog:
+        create(catalog, "t", *files)
+        plans = [
+            line
+            for name in (*names, "remove_number_stats", "remove_text_stats")
+            for line in generic_plan(catalog, name)
+        ]
+    assert any("Index" in line for line in plans)
+    assert not [line for line in plans if "Seq Scan" in line]
+
+
+def generic_plan(catalog: Catalog, name: str) -> list[str]:
+    """How a statement is carried out, whatever it is given."""
+    text = preparation(catalog.backend.statements[name], "asked")
+    given = ", ".join(["NULL"] * len({*re.findall(r"\$\d+", text)}))
+    with catalog.backend.writing() as session:
+        session.script(["SET LOCAL plan_cache_mode TO force_generic_plan", text])
+        rows = session.query_sql(f"EXPLAIN EXECUTE asked ({given})", {})
+        session.script(["DEALLOCATE asked"])
+    return [line for (line,) in rows]
 
 
 # --- an answer that is lost -------------------------------------------------------

@@ -182,6 +182,7 @@ class Transaction:
             "table_id": head.table_id,
             "created_at_ms": head.created_at_ms,
             "version": head.version,
+            "timestamp_ms": head.timestamp_ms,
             "hashes": _paths_params(commit, self._hashes(commit))["hashes"],
         }
         check: _Query = (self._backend.statements["check_seen"], seen)

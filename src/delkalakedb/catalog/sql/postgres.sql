@@ -16,7 +16,7 @@ SELECT
     f.file_id, f.path, f.dv_id, f.size_bytes, f.removed_version,
     f.base_row_id, f.default_row_commit_version
 FROM unnest(CAST(translate(:hashes, '[]', '{}') AS BIGINT[])) h (path_hash)
-JOIN dl_files f ON f.path_hash = h.path_hash
+CROSS JOIN LATERAL (SELECT * FROM dl_files WHERE path_hash = h.path_hash OFFSET 0) f
 WHERE COALESCE(f.removed_version, :after + 1) > :after
     AND (f.removed_version IS NULL OR f.remove_data_change IS NOT NULL)
 
@@ -25,11 +25,13 @@ WHERE COALESCE(f.removed_version, :after + 1) > :after
 SELECT 1 / count(*)
 FROM dl_tables
 WHERE name = :name AND table_id = :table_id AND created_at_ms = :created_at_ms
-    AND current_version = :version AND hold IS NULL
+    AND current_version = :version AND timestamp_ms = :timestamp_ms AND hold IS NULL
     AND NOT EXISTS (
         SELECT
         FROM unnest(CAST(translate(:hashes, '[]', '{}') AS BIGINT[])) h (path_hash)
-        JOIN dl_files f ON f.path_hash = h.path_hash
+        CROSS JOIN LATERAL (
+            SELECT removed_version FROM dl_files WHERE path_hash = h.path_hash OFFSET 0
+        ) f
         WHERE f.removed_version IS NULL
     )
 
@@ -43,6 +45,22 @@ SET
     remove_fields = r.value ->> 3
 FROM json_array_elements(CAST(:removes AS JSON)) r (value)
 WHERE file_id = CAST(r.value ->> 0 AS BIGINT)
+
+-- name: remove_number_stats
+-- Take the bounds of ended files out of the live index; a join might read all of it.
+UPDATE dl_number_stats SET removed_version = :version
+WHERE file_id = ANY (ARRAY(
+    SELECT file_id FROM dl_files
+    WHERE table_id = :table_id AND removed_version = :version
+))
+
+-- name: remove_text_stats
+-- Take the bounds of ended files out of the live index; a join might read all of it.
+UPDATE dl_text_stats SET removed_version = :version
+WHERE file_id = ANY (ARRAY(
+    SELECT file_id FROM dl_files
+    WHERE table_id = :table_id AND removed_version = :version
+))
 
 -- name: end_files
 -- End the life of files, each with a version of its own.
