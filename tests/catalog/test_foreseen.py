@@ -8,8 +8,8 @@ from actions import add, commit, create, metadata, paths, remove, staged
 import delkalakedb as dk
 from delkalakedb.catalog.holds import set_hold
 from delkalakedb.catalog.postgres import _PostgresSession
-from delkalakedb.catalog.staging import forget_table
-from delkalakedb.errors import ReadOnlyError, TableNotFoundError
+from delkalakedb.catalog.staging import forget_table, locked_mirror
+from delkalakedb.errors import CatalogBusyError, ReadOnlyError, TableNotFoundError
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped
 
 Outcome = tuple[Committed | Skipped, ...] | Conflicted
@@ -88,6 +88,16 @@ def test_table_that_is_held_since_is_not_written(catalog: dk.Catalog) -> None:
     with pytest.raises(ReadOnlyError):
         append()
     assert paths(catalog) == ["a"]
+
+
+@pytest.mark.parametrize("engine", ["postgres"], indirect=True)
+def test_writer_that_waits_too_long_is_told_so(catalog_uri: str) -> None:
+    with dk.connect(catalog_uri, pool={"lock_timeout": 0.2}) as catalog:
+        create(catalog, "t", add("a"))
+        append = foreseen(catalog)
+        with locked_mirror(catalog, "t"), pytest.raises(CatalogBusyError):
+            append()
+        assert version_of(append()) == 1
 
 
 @pytest.mark.parametrize("engine", ["postgres"], indirect=True)
