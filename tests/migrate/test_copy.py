@@ -43,7 +43,7 @@ from delkalakedb.uri import format_uri, parse_uri
 WORKER = str(Path(__file__).with_name("copy_worker.py"))
 POINTS = ("held", "begun", "row", "rows", "compared", "shown", "let go")
 ENGINES = ("sqlite", "duckdb", "postgres")
-NOT_COPIED = {"dl_schema_versions", "dl_tables", "dl_mirrors"}
+NOT_COPIED = {"dl_schema_versions", "dl_tables", "dl_table_ids", "dl_mirrors"}
 
 
 Place = Callable[[str, str], str]

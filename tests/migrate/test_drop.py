@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -163,3 +164,54 @@ def test_one_of_two_drops_the_table(uri: str, catalog: dk.Catalog) -> None:
 
     with ThreadPoolExecutor(2) as both:
         assert sorted(both.map(drop, range(2))) == [False, True]
+
+
+def test_handle_on_a_dropped_table_says_so_and_reads_no_other(
+    uri: str, catalog: dk.Catalog
+) -> None:
+    dk.write_deltalake(uri, rows(0))
+    handle, snapshot = dk.DeltaTable(uri), catalog.snapshot("t")
+    catalog.drop_table("t", with_data=True)
+    dk.write_deltalake(uri, rows(8))
+    looks: list[Callable[[], object]] = [
+        handle.count,
+        handle.file_uris,
+        handle.history,
+        handle.to_pyarrow_table,
+        lambda: handle.file_uris(file_pruning_predicate="id >= 0"),
+        lambda: snapshot.files().read_all(),
+    ]
+
+    for look in looks:
+        with pytest.raises(TableNotFoundError, match="t: it was dropped since"):
+            look()
+
+    assert snapshot.domains() == {}
+    assert dk.DeltaTable(uri).count() == 4
+
+
+def test_number_of_a_dropped_table_does_not_come_back(
+    uri: str, catalog: dk.Catalog
+) -> None:
+    seen = set()
+    for _ in range(3):
+        dk.write_deltalake(uri, rows(0))
+        identity = catalog.snapshot("t").identity
+        assert identity is not None
+        seen.add(identity[0])
+        catalog.drop_table("t", with_data=True)
+
+    assert len(seen) == 3
+
+
+def test_number_that_an_older_client_took_is_passed_over(
+    uri: str, catalog: dk.Catalog
+) -> None:
+    dk.write_deltalake(uri, rows(0))
+    with catalog.backend.writing() as session:
+        # Before schema version 3 it was the greatest, and one more.
+        session.script(["UPDATE dl_table_ids SET last_table_id = 0"])
+
+    catalog.create_table("u", rows(0).schema)
+
+    assert len({catalog.snapshot(name).identity for name in ("t", "u")}) == 2

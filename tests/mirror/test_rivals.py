@@ -249,6 +249,27 @@ def test_publisher_that_wakes_after_its_lease_changes_nothing(
     check_mirror(catalog, checkpoint=2)
 
 
+def test_publisher_that_wakes_after_its_table_was_dropped_changes_no_other(
+    brief_catalog: Catalog, tmp_path: Path
+) -> None:
+    catalog = brief_catalog
+    store = create_lake(catalog, str(tmp_path / "t"))
+    for n in range(2):
+        grow(catalog, "w", n)
+    gate = Gate(store, commit_path(0), fails=False)
+    with asleep(catalog, gate) as publishing:
+        outlive(catalog)
+        catalog.drop_table("t")
+        create_lake(catalog, str(tmp_path / "u"))
+        before = Outbox(catalog.backend).load("t")
+
+        gate.opened.set()
+        assert publishing.result(30).version == before.published_version
+    assert Outbox(catalog.backend).load("t") == before
+    reconciler_of(catalog).run_once()
+    check_mirror(catalog)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_publisher_that_wakes_while_another_is_at_it_leaves_it_the_lease(
     brief_catalog: Catalog, tmp_path: Path, fails: bool

@@ -20,7 +20,12 @@ from delkalakedb.catalog.plan import plan
 from delkalakedb.catalog.ratify import CLIENT, SqlTxnLogWriter
 from delkalakedb.catalog.reader import SqlTxnLogReader
 from delkalakedb.catalog.registry import acquire_backend, release_backend
-from delkalakedb.catalog.retention import Expired, expire_versions, while_kept
+from delkalakedb.catalog.retention import (
+    Expired,
+    check_kept,
+    expire_versions,
+    while_kept,
+)
 from delkalakedb.catalog.rows import FILES_SCHEMA
 from delkalakedb.errors import CommitFailedError, DeltaError
 from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
@@ -120,7 +125,7 @@ class Snapshot:
             operation: only this operation, such as `MERGE`.
             actor: only commits by this database user, OS user, host or client.
         """
-        return self._log.history(
+        found = self._log.history(
             self._head,
             limit=limit,
             since_ms=since_ms,
@@ -128,6 +133,9 @@ class Snapshot:
             operation=operation,
             actor=actor,
         )
+        if not found and self._head.version >= 0:
+            check_kept(self._backend, self._head)
+        return found
 
     def num_records(self) -> int | None:
         """How many rows there are; None where the statistics of a file don't say."""
@@ -146,7 +154,7 @@ class Snapshot:
 
     def domains(self) -> dict[str, DomainMetadata]:
         """The live metadata domains."""
-        return self._log.domains(self._head.version)
+        return self._log.domains_at(self._head)
 
     def _files(self, where: Filter | None, schema: pa.Schema) -> pa.RecordBatchReader:
         if where is None:

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -58,6 +58,9 @@ _CLUSTERED = {
 # Zone maps are of row groups: a plan skips all but a few of these, at a cost of its own
 # for each. The file doesn't keep their size.
 _ROW_GROUP_SIZE = 16_384
+# To parse a statement takes up to a third of the time of a small one. Some have values
+# in their text, and don't come back.
+_MOST_PARSED = 500
 # The name by which a backup is attached.
 _BACKUP = "dl_backup"
 _PARAMETERS = re.compile(r"\$(\w+)")
@@ -85,6 +88,7 @@ class DuckDBBackend(Backend):
             self._path = str(path)
             self.default_data_path = f"{path.with_suffix('')}_tables"
         self._heads = self.heads = Cache[Head](settings.cache.snapshots)
+        self._parsed: dict[str, duckdb.Statement] = {}
         self._create = settings.sql.schema_policy == "create_if_missing"
         self._lock_timeout_s = settings.pool.lock_timeout
         self._pid = os.getpid()
@@ -107,7 +111,7 @@ class DuckDBBackend(Backend):
     @contextmanager
     def reading(self) -> Iterator[Session]:
         with self._mapped(), self._connections() as connection:
-            yield _DuckDBSession(connection)
+            yield _DuckDBSession(connection, self._parsed)
 
     @contextmanager
     def writing(self, *, durable: bool = True) -> Iterator[Session]:
@@ -115,7 +119,7 @@ class DuckDBBackend(Backend):
         with self._locked():
             try:
                 with self._transaction() as connection:
-                    session = _DuckDBSession(connection, self._heads)
+                    session = _DuckDBSession(connection, self._parsed, self._heads)
                     yield session
                 made = session.made
             finally:
@@ -123,7 +127,7 @@ class DuckDBBackend(Backend):
 
     def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
         with self._locked(), self._transaction() as connection:
-            return _DuckDBSession(connection).query_many(queries)
+            return _DuckDBSession(connection, self._parsed).query_many(queries)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -344,9 +348,13 @@ class _DuckDBRows(StoredRows):
 
 class _DuckDBSession(Session):
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, heads: Cache[Head] | None = None
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        parsed: dict[str, duckdb.Statement],
+        heads: Cache[Head] | None = None,
     ) -> None:
         self._connection = connection
+        self._parsed = parsed
         self._heads = heads
         self.made: dict[Hashable, Head] = {}
 
@@ -360,7 +368,7 @@ class _DuckDBSession(Session):
     def aside(self) -> Iterator["_DuckDBSession"]:
         """A session with a transaction of its own."""
         with self._connection.cursor() as connection:
-            yield _DuckDBSession(connection)
+            yield _DuckDBSession(connection, self._parsed)
 
     def query(self, name: str, params: Params) -> list[Row]:
         return self.query_sql(DuckDBBackend.statements[name], params)
@@ -368,16 +376,14 @@ class _DuckDBSession(Session):
     def query_sql(self, sql: str, params: Params) -> list[Row]:
         # DuckDB refuses parameters that a statement doesn't use.
         used = {name: params[name] for name in _PARAMETERS.findall(sql)}
-        return self._connection.execute(sql, used).fetchall()
+        return self._run(sql, used).fetchall()
 
     def apply(self, writes: Sequence[Write]) -> None:
         for write in writes:
             if isinstance(write, Insert):
                 self._insert(write)
             else:
-                self._connection.execute(
-                    DuckDBBackend.statements[write.name], write.params
-                )
+                self._run(DuckDBBackend.statements[write.name], write.params)
 
     def script(self, statements: Iterable[str]) -> None:
         for statement in statements:
@@ -385,7 +391,7 @@ class _DuckDBSession(Session):
 
     def _insert(self, insert: Insert) -> None:
         if len(insert) <= _ARROW_ROWS:
-            self._connection.execute(*insert.flat("?"))
+            self._run(*insert.flat("?"))
             return
         incoming = pa.table(
             {
@@ -399,3 +405,14 @@ class _DuckDBSession(Session):
             f"INSERT INTO {insert.table} BY NAME FROM dl_incoming {order}"
         )
         self._connection.unregister("dl_incoming")
+
+    def _run(
+        self, sql: str, params: Params | Sequence[Any]
+    ) -> duckdb.DuckDBPyConnection:
+        statement = self._parsed.get(sql)
+        if statement is None:
+            (statement,) = self._connection.extract_statements(sql)
+            if len(self._parsed) == _MOST_PARSED:
+                self._parsed.clear()
+            self._parsed[sql] = statement
+        return self._connection.execute(statement, params)

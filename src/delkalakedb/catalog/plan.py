@@ -56,10 +56,10 @@ def plan(
     for batch in _candidates(backend, head, wanted, pa.schema(seen)):
         values, *stats = (batch[name].to_pylist() for name in looks)
         texts = stats[0] if stats else repeat(None)
-        mask = [
-            keep(msgspec.json.decode(value), text)
-            for value, text in zip(values, texts, strict=False)
-        ]
+        files = list(zip(values, texts, strict=False))
+        # Those of a partition are looked at once, unless statistics count.
+        kept = {(v, s): keep(msgspec.json.decode(v), s) for v, s in set(files)}
+        mask = [kept[file] for file in files]
         found = batch if all(mask) else batch.filter(pa.array(mask, pa.bool_()))
         yield found.select(schema.names)
 

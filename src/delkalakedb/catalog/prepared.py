@@ -66,8 +66,8 @@ class Prepared:
             return None
         if isinstance(values, Mapping):
             values = [values[key] for key in _numbered(text)[1]]
-        given = (b"NULL" if v is None else literal(v) for v in values)
-        return f"EXECUTE {name} ({b', '.join(given).decode()})"
+        given = b", ".join(b"NULL" if v is None else literal(v) for v in values)
+        return f"EXECUTE {name} ({given.decode()})" if given else f"EXECUTE {name}"
 
     def _is_kind(self, text: str) -> bool:
         return text in self._kinds or text.startswith("INSERT INTO dl_")

@@ -106,7 +106,10 @@ class SqlTxnLogReader:
 
     def domains(self, version: int | None = None) -> dict[str, DomainMetadata]:
         """The live domains at a version."""
-        head = self.head(version)
+        return self.domains_at(self.head(version))
+
+    def domains_at(self, head: Head) -> dict[str, DomainMetadata]:
+        """The same at a head's version."""
         rows = self._query("load_domains", table_id=head.table_id, version=head.version)
         domains = (decode_struct(row[0], DomainMetadata) for row in rows)
         return {d.domain: d for d in domains if not d.removed}

@@ -100,20 +100,26 @@ def expire_versions(
 def while_kept(
     backend: Backend, head: Head, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The files at a head's version; an error where it expired before all were read.
+    """The files at a head's version; an error where it was gone before all were read.
 
-    The latest version can't: only one that was superseded for the whole retention does.
+    The latest version doesn't expire, only one that was superseded for the whole
+    retention; if its table is dropped, nothing is found of it.
     """
-    yield from batches
-    if head.version != head.current_version:
+    found = False
+    for batch in batches:
+        found = found or batch.num_rows > 0
+        yield batch
+    if head.version != head.current_version or (head.num_files and not found):
         check_kept(backend, head)
 
 
 def check_kept(backend: Backend, head: Head) -> None:
-    """Refuse a version that has expired since its head was loaded."""
+    """Refuse a version that has expired, or was dropped, since its head was loaded."""
     with backend.reading() as session:
         rows = session.query("load_first_version", {"table_id": head.table_id})
-    if rows and rows[0][0] > head.version:
+    if not rows:
+        raise TableNotFoundError(f"{head.name}: it was dropped since it was opened")
+    if rows[0][0] > head.version:
         raise VersionNotFoundError(
             f"{head.name}: version {head.version} has expired since it was opened; the "
             f"oldest is version {rows[0][0]}"

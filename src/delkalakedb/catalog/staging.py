@@ -221,9 +221,9 @@ def forgetting(table_id: int) -> list[Run]:
 
 
 def _new(session: Session, label: str, location: str) -> Row:
-    ((last,),) = session.query("load_max_table_id", {})
+    ((table_id,),) = session.query("take_table_id", {})
     params = {
-        "table_id": last + 1,
+        "table_id": table_id,
         "name": label,
         "location": location,
         "created_at_ms": 0,

@@ -318,8 +318,8 @@ class Transaction:
             raise TableExistsError(
                 f"{staged.table}: its location belongs to table {taken[0][0]}"
             )
-        ((last,),) = self._session.query("load_max_table_id", {})
-        head = empty_head(staged, last + 1, self._now_ms)
+        ((table_id,),) = self._session.query("take_table_id", {})
+        head = empty_head(staged, table_id, self._now_ms)
         params = {
             "table_id": head.table_id,
             "name": head.name,

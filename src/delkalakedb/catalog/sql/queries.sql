@@ -46,9 +46,15 @@ ORDER BY t.name
 -- The table that lies at a location.
 SELECT name FROM dl_tables WHERE location = :location
 
--- name: load_max_table_id
--- The newest table's id.
-SELECT COALESCE(max(table_id), 0) FROM dl_tables
+-- name: take_table_id
+-- A number that no table had before; a client of an older version may have counted on.
+UPDATE dl_table_ids
+SET last_table_id = 1 + CASE
+    WHEN last_table_id < (SELECT max(table_id) FROM dl_tables)
+        THEN (SELECT max(table_id) FROM dl_tables)
+    ELSE last_table_id
+END
+RETURNING last_table_id
 
 -- name: load_version_at
 -- The newest version that isn't newer than a time.
