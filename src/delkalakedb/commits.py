@@ -8,15 +8,26 @@ from typing import Any, TypeVar
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.catalog.outbox import Lease
 from delkalakedb.catalog.pending import PendingSnapshot, new_table
-from delkalakedb.errors import DeltaError, TableNotFoundError, TransactionError
+from delkalakedb.catalog.staging import find_table_at
+from delkalakedb.errors import (
+    CatalogBusyError,
+    DeltaError,
+    MirrorBehindError,
+    TableExistsError,
+    TableNotFoundError,
+    TransactionError,
+)
 from delkalakedb.mirror.deliver import deliver
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
-from delkalakedb.storage import canonical_location
+from delkalakedb.storage import canonical_location, open_store
+from delkalakedb.storage.segment import LOG
 from delkalakedb.workspace import Captured, Operation, Stage, StageNew, run, run_new
 
-__all__ = ["Together", "commit", "ratify"]
+__all__ = ["REFUSED", "Together", "commit", "ratify"]
 
 T = TypeVar("T")
+# Nothing was ratified, for certain; after a lost connection one can't know.
+REFUSED = (DeltaError, CatalogBusyError, MirrorBehindError)
 _Options = Mapping[str, str] | None
 
 
@@ -27,6 +38,9 @@ def commit(
 
     The commits stand whether or not they can be published now.
     """
+    for new in staged:
+        if new.location is not None:
+            _refuse_log(catalog, new.table, new.location, storage_options)
     leases = _leases(catalog)
     outcomes = catalog.commit(*staged, leases=leases)
     return _published(catalog, outcomes, storage_options, leases)
@@ -41,6 +55,18 @@ def ratify(
     if isinstance(outcomes, Conflicted):
         return outcomes
     return _published(catalog, outcomes, storage_options, leases)
+
+
+def _refuse_log(
+    catalog: Catalog, name: str, location: str, storage_options: _Options
+) -> None:
+    """Ours could never be published where there is one, unless it is the catalog's."""
+    there = any(open_store(location, storage_options).list(LOG))
+    if there and find_table_at(catalog, location) is None:
+        raise TableExistsError(
+            f"{name}: there is a Delta table at {location} already; import that one, "
+            "or choose another location"
+        )
 
 
 def _leases(catalog: Catalog) -> list[Lease] | None:
@@ -70,7 +96,7 @@ class Together:
         self.catalog = catalog
         self.storage_options = storage_options
         # One statement: these versions were the latest at one moment.
-        self._versions = {t.name: t.version for t in catalog.tables()}
+        self._versions = catalog.versions()
         self._pending: dict[str, PendingSnapshot] = {}
         self._staged: list[Staged] = []
         self._captured: list[Captured[Any]] = []
@@ -123,13 +149,16 @@ class Together:
         if not self._staged:
             return ()
         try:
-            return commit(
+            done = commit(
                 self.catalog, *self._staged, storage_options=self.storage_options
             )
-        except DeltaError:
-            # Refused before anything was written; after a lost connection, who knows.
+        except REFUSED:
             self.discard()
             raise
+        if not done:
+            # An application's transaction that was there already.
+            self.discard()
+        return done
 
     def discard(self) -> None:
         """Let it be: remove the files that were written."""

@@ -11,6 +11,7 @@ import traceback
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from actions import add, commit, create, creation, paths, remove, stats
@@ -19,6 +20,7 @@ from proxy import Proxy
 
 import delkalakedb as dk
 from delkalakedb import Catalog
+from delkalakedb.catalog import ratify as ratifying
 from delkalakedb.catalog.backend import UnknownOutcomeError
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.catalog.prepared import preparation
@@ -271,6 +273,32 @@ def test_lost_answer_to_a_commit_of_new_tables_is_found_out(
     assert [t.name for t in cuttable.tables()] == ["left", "right"]
     assert paths(cuttable, "left") == ["l", "m"]
     check_integrity(cuttable)
+
+
+def test_lost_answer_is_found_out_though_the_table_has_another_name_now(
+    server: Server,
+    proxy: Proxy,
+    cuttable: Catalog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create(cuttable)
+    ask = ratifying.lock_queries
+
+    with dk.connect(uri_of(server.port)) as other:
+
+        def rename_first(*asked: Any) -> Any:
+            # It may ask twice: the first connection of its pool can be cut as well.
+            if "t" in other.versions():
+                other.rename_table("t", "u")
+            return ask(*asked)
+
+        monkeypatch.setattr(ratifying, "lock_queries", rename_first)
+        proxy.cut = "after"
+        committed = commit(cuttable, add("a"))
+
+    assert proxy.cuts == 1
+    assert (committed.table, committed.version) == ("u", 1)
+    assert cuttable.table("u").version == 1
 
 
 def test_commit_that_the_server_is_still_at_is_waited_for(

@@ -10,6 +10,7 @@ import pytest
 import delkalakedb as dk
 from delkalakedb.errors import (
     CommitFailedError,
+    MirrorBehindError,
     TableExistsError,
     TableNotFoundError,
     TransactionError,
@@ -251,3 +252,54 @@ def test_upkeep_is_refused_within_a_transaction(two: str) -> None:
         tx.table("a").restore(0)
 
     assert ratified(two, "a") == (1, [1, 2, 3, 4])
+
+
+def test_table_is_not_made_where_another_log_lies(two: str) -> None:
+    with dk.connect(two) as catalog:
+        left = catalog.drop_table("a").location
+    before = {*Path(left.removeprefix("file://")).rglob("*")}
+
+    with (
+        pytest.raises(TableExistsError, match="there is a Delta table at"),
+        dk.transaction(two) as tx,
+    ):
+        tx.write("a", pa.table({"x": [4]}))
+    with (
+        pytest.raises(TableExistsError, match="there is a Delta table at"),
+        dk.transaction(two) as tx,
+    ):
+        tx.create_table("a", pa.schema({"x": pa.int64()}))
+
+    after = {*Path(left.removeprefix("file://")).rglob("*")}
+    assert {path for path in after - before if path.is_file()} == set()
+
+
+def test_repeated_transaction_of_an_application_leaves_no_files(two: str) -> None:
+    once = deltalake.CommitProperties(
+        app_transactions=[deltalake.Transaction("app", 1)]
+    )
+    counts = []
+    for _ in range(3):
+        with dk.transaction(two) as tx:
+            tx.write("a", pa.table({"x": [4]}), mode="append", commit_properties=once)
+        counts.append((len(tx.committed), len(data_files(two))))
+
+    assert counts == [(1, 3), (0, 3), (0, 3)]
+    assert ratified(two, "a") == (1, [1, 2, 3, 4])
+
+
+def test_refused_commit_leaves_no_files(
+    two: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_MIRROR__MODE", "external")
+    monkeypatch.setenv("DELKALAKEDB_MIRROR__MAX_UNPUBLISHED", "1")
+    limited = f"{two}{'&' if '?' in two else '?'}pool_size=3"
+    dk.write_deltalake(table(limited, "a"), pa.table({"x": [4]}), mode="append")
+    before = data_files(two)
+
+    with pytest.raises(MirrorBehindError):
+        dk.write_deltalake(table(limited, "a"), pa.table({"x": [5]}), mode="append")
+    with pytest.raises(MirrorBehindError), dk.transaction(limited) as tx:
+        tx.write("a", pa.table({"x": [5]}), mode="append")
+
+    assert data_files(two) == before

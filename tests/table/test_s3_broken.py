@@ -160,7 +160,7 @@ def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def workspaces() -> set[Path]:
-    return {*Path(tempfile.gettempdir()).glob("_delta_work/*")}
+    return {*Path(tempfile.gettempdir()).glob("_delta_work*/*")}
 
 
 @sqlite

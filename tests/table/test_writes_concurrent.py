@@ -16,6 +16,7 @@ from deltalake import CommitProperties
 from twins import rows
 
 import delkalakedb as dk
+from delkalakedb.catalog.retention import expire_versions
 from delkalakedb.errors import CommitFailedError
 from delkalakedb.uri import format_uri, parse_uri
 
@@ -123,6 +124,26 @@ def test_operation_on_a_stale_handle_is_run_again_on_the_newest_version(
     found = second.to_pyarrow_table()["id"].to_pylist()
     assert {1100, 1001} <= set(found)
     assert len(found) == COUNT
+
+
+def test_append_on_a_version_that_expired_since_keeps_what_it_read(uri: str) -> None:
+    stale = dk.DeltaTable(uri)
+    for _ in range(2):
+        dk.write_deltalake(uri, pa.table({"id": pa.array([COUNT])}), mode="append")
+    dk.DeltaTable(uri).create_checkpoint()
+    with dk.connect(uri) as catalog:
+        in_a_year_ms = int((time.time() + 365 * 24 * 3600) * 1000)
+        expired = expire_versions(catalog.backend, "t", now_ms=in_a_year_ms)
+    assert expired.floor > stale.version()
+    once = CommitProperties(app_transactions=[deltalake.Transaction("app", 1)])
+    # A reader is read once.
+    reader = pa.table({"id": pa.array([100, 101])}).to_reader()
+
+    dk.write_deltalake(stale, reader, mode="append", commit_properties=once)
+
+    table = dk.DeltaTable(uri)
+    assert table.count() == COUNT + 4
+    assert table.transaction_version("app") == 1
 
 
 def test_no_more_retries_than_asked_for_are_made(uri: str) -> None:

@@ -1,11 +1,14 @@
 """Folders of workspaces: in use they are left alone, otherwise they go."""
 
 import os
+import stat
 import time
 from pathlib import Path
 
 import pytest
 
+from delkalakedb.errors import StorageError
+from delkalakedb.workspace.files import table_files
 from delkalakedb.workspace.folder import private_folder
 
 
@@ -37,3 +40,20 @@ def test_folder_of_a_dead_owner_is_removed(tmp_path: Path) -> None:
     with private_folder(tmp_path):
         assert not left.exists()
     assert target.exists()
+
+
+def test_workspace_of_a_remote_table_is_its_owners_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    files = table_files("memory:///t")
+    assert stat.S_IMODE(files.work.stat().st_mode) == 0o700
+    (owned,) = tmp_path.iterdir()
+
+    owned.chmod(0o755)
+    with pytest.raises(StorageError, match="only its owner can use"):
+        _ = files.work
+    owned.rmdir()
+    owned.symlink_to(tmp_path)
+    with pytest.raises(StorageError, match="only its owner can use"):
+        _ = files.work

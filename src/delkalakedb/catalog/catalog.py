@@ -193,6 +193,11 @@ class Catalog:
             rows = session.query("load_heads", {})
             return [parse_head(session, row).table() for row in rows]
 
+    def versions(self) -> dict[str, int]:
+        """The latest version of every table, by name."""
+        with self.backend.reading() as session:
+            return dict(session.query("load_table_versions", {}))
+
     def table(self, name: str) -> Table:
         """One table at its latest version."""
         return self.snapshot(name).table

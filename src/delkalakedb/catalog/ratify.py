@@ -17,7 +17,6 @@ import getpass
 import socket
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Sequence
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING
@@ -25,7 +24,6 @@ from typing import TYPE_CHECKING
 from delkalakedb.catalog.backend import (
     Backend,
     MovedOnError,
-    Row,
     UnknownOutcomeError,
 )
 from delkalakedb.catalog.commit import Actor
@@ -172,12 +170,10 @@ class SqlTxnLogWriter:
             session.query_many(lock_queries(self._backend, staged))
             rows = session.query("load_transaction", {"transaction_id": transaction_id})
             session.apply([releasing_lost(c.table, transaction_id) for c in staged])
-        found: defaultdict[str, list[Row]] = defaultdict(list)
-        for row in rows:
-            found[row[0]].append(row)
-        if not found:
-            return None
-        return tuple(Committed(*found[commit.table].pop(0)) for commit in staged)
+        # By the order in which they were staged; one may have been renamed since.
+        places = {commit.table: place for place, commit in enumerate(staged)}
+        rows.sort(key=lambda row: places.get(row[0], len(staged)))
+        return tuple(Committed(*row) for row in rows) or None
 
 
 def _log(committed: Committed, duration_ms: float) -> None:

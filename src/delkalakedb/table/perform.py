@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from delkalakedb.catalog import Catalog, Snapshot
-from delkalakedb.commits import ratify
-from delkalakedb.errors import CommitFailedError, DeltaError
+from delkalakedb.commits import REFUSED, ratify
+from delkalakedb.errors import CommitFailedError
 from delkalakedb.model.actions import Txn
 from delkalakedb.model.conflicts import Rule
 from delkalakedb.model.txnlog import Committed, Conflicted
@@ -67,8 +67,9 @@ def perform(
         left -= 1
         time.sleep(pause_s * random.random())
         pause_s = min(2 * pause_s, concurrency.backoff_max)
-        # An overwrite looked at nothing: its files are as good on the newest version.
-        if not operation.remove_all:
+        # What looked at nothing is as good on the newest version, and its source may
+        # be read up.
+        if operation.files is not None:
             captured.discard()
             captured = stage(latest, operation, storage_options)
         snapshot = latest
@@ -87,8 +88,7 @@ def _ratified(
         outcome = ratify(
             catalog, *staged, seen=snapshot, storage_options=storage_options
         )
-    except DeltaError:
-        # Refused before anything was written; after a lost connection one can't know.
+    except REFUSED:
         captured.discard()
         raise
     if not outcome:

@@ -9,12 +9,10 @@ from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
 from deltalake import CommitProperties, PostCommitHookProperties, WriterProperties
 
 from delkalakedb.catalog import Catalog
-from delkalakedb.catalog.staging import find_table_at
-from delkalakedb.commits import commit
-from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
+from delkalakedb.commits import REFUSED, commit
+from delkalakedb.errors import TableExistsError, TableNotFoundError
 from delkalakedb.model.txnlog import Staged
-from delkalakedb.storage import canonical_location, open_store
-from delkalakedb.storage.segment import LOG
+from delkalakedb.storage import canonical_location
 from delkalakedb.table.again import read_back
 from delkalakedb.table.alters import IN_PRIVATE
 from delkalakedb.table.opened import open_catalog
@@ -124,30 +122,13 @@ def make_table_in(
     (actions,) = made.commits
     staged = Staged(name, actions, location=location)
     try:
-        _refuse_log(catalog, name, location, storage_options)
         commit(catalog, staged, storage_options=storage_options)
-    except DeltaError as error:
-        # Refused before anything was written; after a lost connection one can't know.
+    except REFUSED as error:
         try:
             if not isinstance(error, TableExistsError) or not instead(made):
                 raise
         finally:
             made.discard()
-
-
-def _refuse_log(
-    catalog: Catalog,
-    name: str,
-    location: str,
-    storage_options: Mapping[str, str] | None,
-) -> None:
-    """Ours could never be published where there is one, unless it is the catalog's."""
-    there = any(open_store(location, storage_options).list(LOG))
-    if there and find_table_at(catalog, location) is None:
-        raise TableExistsError(
-            f"{name}: there is a Delta table at {location} already; import that one, "
-            "or choose another location"
-        )
 
 
 class _Handle(deltalake.DeltaTable):

@@ -5,6 +5,7 @@ and to it uploaded.
 """
 
 import os
+import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -26,8 +27,10 @@ _CHUNK_BYTES = 16 * 1024 * 1024
 class TableFiles(ABC):
     """The files at a table's location; paths are literal."""
 
-    work: Path
-    """Where workspaces are."""
+    @property
+    @abstractmethod
+    def work(self) -> Path:
+        """Where workspaces are."""
 
     @abstractmethod
     def bring(self, paths: Iterable[str], folder: Path) -> None:
@@ -59,7 +62,10 @@ def table_files(
 class _LocalFiles(TableFiles):
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.work = root / _WORK
+
+    @property
+    def work(self) -> Path:
+        return self._root / _WORK
 
     def bring(self, paths: Iterable[str], folder: Path) -> None:
         _each_in_its_folder(
@@ -89,7 +95,19 @@ class _LocalFiles(TableFiles):
 class _RemoteFiles(TableFiles):
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.work = Path(tempfile.gettempdir()) / _WORK
+
+    @property
+    def work(self) -> Path:
+        # Others must neither read the table's rows there nor put files in their place.
+        folder = Path(tempfile.gettempdir()) / f"{_WORK}-{os.geteuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if found.st_uid != os.geteuid() or found.st_mode != stat.S_IFDIR | 0o700:
+            raise StorageError(
+                f"{folder} must be a folder that only its owner can use; remove it, or "
+                "set TMPDIR to another place"
+            )
+        return folder
 
     def bring(self, paths: Iterable[str], folder: Path) -> None:
         _at_once(paths, lambda path: self._download(path, folder / path))
