@@ -240,6 +240,7 @@ FORK = """
 import os, sys
 import delkalakedb as dk
 from actions import add, commit, create, paths
+from delkalakedb.catalog import fresh, registry
 from delkalakedb.catalog.cache import LISTS
 catalog = dk.connect({uri!r})
 create(catalog, "t", add("a"))
@@ -249,14 +250,17 @@ assert reader.read_next_batch().num_rows == 1
 for end in (lambda: (catalog.close(), sys.exit()), sys.exit, lambda: os._exit(0)):
     before = len(paths(catalog))
     assert dk.cache_info().entries == 1
-    LISTS._lock.acquire()  # as another thread may at that moment
+    held = [LISTS._lock, fresh._fresh.lock, registry._lock]
+    for lock in held:
+        lock.acquire()  # as another thread may at that moment
     if (child := os.fork()) == 0:
         assert dk.cache_info().entries == 0
         for n in range(3):
             commit(catalog, add(f"child-{{os.getpid()}}-{{n}}"))
         assert len(paths(catalog)) >= before + 3
         end()
-    LISTS._lock.release()
+    for lock in held:
+        lock.release()
     for n in range(3):
         commit(catalog, add(f"parent-{{child}}-{{n}}"))
     assert os.waitpid(child, 0)[1] == 0

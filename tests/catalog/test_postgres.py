@@ -10,6 +10,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,27 @@ def generic_plan(catalog: Catalog, name: str) -> list[str]:
         rows = session.query_sql(f"EXPLAIN EXECUTE asked ({given})", {})
         session.script(["DEALLOCATE asked"])
     return [line for (line,) in rows]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_writers_take_turns_whatever_the_database_isolates_by_default(
+    server: Server, uri: str, level: str
+) -> None:
+    role = f"r{uuid.uuid4().hex}"
+    with dk.connect(uri) as catalog, catalog.backend.writing() as session:
+        session.script(
+            [
+                f"CREATE ROLE {role} LOGIN SUPERUSER PASSWORD '{PASSWORD}'",
+                f"ALTER ROLE {role} SET default_transaction_isolation TO '{level}'",
+            ]
+        )
+    with dk.connect(uri.replace(f"/{USER}:", f"/{role}:")) as catalog:
+        create(catalog)
+        with ThreadPoolExecutor(4) as threads:
+            names = [f"f{n}" for n in range(40)]
+            made = list(threads.map(lambda name: commit(catalog, add(name)), names))
+        assert sorted(c.version for c in made) == list(range(1, 41))
+        check_integrity(catalog)
 
 
 # --- an answer that is lost -------------------------------------------------------

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,8 @@ from actions import add, commit, create, staged
 import delkalakedb as dk
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.commits import commit as deliver
-from delkalakedb.mirror import LagAlert, MirrorStatus, Reconciler
+from delkalakedb.errors import CatalogUnavailableError
+from delkalakedb.mirror import LagAlert, MirrorStatus, Reconciler, background
 from delkalakedb.mirror.background import drain
 
 FOREIGN = '{"commitInfo":{"operation":"WRITE"}}\n'
@@ -223,10 +225,10 @@ def test_external_mode_leaves_publishing_to_the_reconciler(
 def test_background_mode_publishes_after_the_call(
     catalog: dk.Catalog, tmp_path: Path
 ) -> None:
-    with dk.connect(catalog.uri, mirror={"mode": "background"}) as background:
-        locations = tables(background, tmp_path)
+    with dk.connect(catalog.uri, mirror={"mode": "background"}) as behind:
+        locations = tables(behind, tmp_path)
         for location in locations:
-            deliver(background, staged(background, add("b"), table=location.name))
+            deliver(behind, staged(behind, add("b"), table=location.name))
 
     wait_for(lambda: all(s.state == "published" for s in dk.mirror.status(catalog.uri)))
     assert [versions(location) for location in locations] == [3, 3, 3]
@@ -238,16 +240,86 @@ def test_background_mode_tries_again_after_a_failure(
 ) -> None:
     retry = {"backoff_initial": 0.05, "backoff_max": 0.05}
     settings = {"mode": "background", "retry": retry}
-    with dk.connect(catalog.uri, mirror=settings) as background:
-        (location,) = tables(background, tmp_path, 1)
+    with dk.connect(catalog.uri, mirror=settings) as behind:
+        (location,) = tables(behind, tmp_path, 1)
         block(location)
-        deliver(background, staged(background, add("b"), table="t0"))
+        deliver(behind, staged(behind, add("b"), table="t0"))
 
     wait_for(lambda: dk.mirror.status(catalog.uri)[0].attempts > 0)
     (location / "_delta_log").unlink()
     wait_for(lambda: dk.mirror.status(catalog.uri)[0].state == "published")
     assert versions(location) == 3
     drain()
+
+
+def test_background_mode_survives_what_nobody_foresaw(
+    catalog: dk.Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retry = {"backoff_initial": 0.05, "backoff_max": 0.05}
+    real, broken = background.publish_table, [True]
+
+    def publish(*arguments: Any) -> Any:
+        if broken:
+            raise OSError(broken.pop())
+        return real(*arguments)
+
+    monkeypatch.setattr(background, "publish_table", publish)
+    settings = {"mode": "background", "retry": retry}
+    with dk.connect(catalog.uri, mirror=settings) as behind:
+        (location,) = tables(behind, tmp_path, 1)
+        deliver(behind, staged(behind, add("b"), table="t0"))
+
+    wait_for(lambda: dk.mirror.status(catalog.uri)[0].state == "published")
+    assert versions(location) == 3
+    drain()
+
+
+def test_commit_stands_though_its_publishing_cannot_be_asked_for(
+    catalog: dk.Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def away(*arguments: Any) -> None:
+        raise CatalogUnavailableError("the server is restarting")
+
+    monkeypatch.setattr(background, "Catalog", away)
+    with dk.connect(catalog.uri, mirror={"mode": "background"}) as behind:
+        tables(behind, tmp_path, 1)
+        deliver(behind, staged(behind, add("b"), table="t0"))
+
+    assert catalog.table("t0").version == 2
+    assert "version 2 stands, but isn't published yet: the server is" in caplog.text
+
+
+FORKED = """
+import os, pyarrow as pa, delkalakedb as dk
+from delkalakedb.mirror.deliver import _checkpointer
+def write():
+    dk.write_deltalake(os.environ["TABLE"], pa.table({"x": [1]}), mode="append")
+    _checkpointer().submit(int).result(30)
+write()
+if (child := os.fork()) == 0:
+    write()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_forked_process_makes_checkpoints_of_its_own(catalog_uri: str) -> None:
+    table = f"{catalog_uri}{'&' if '?' in catalog_uri else '?'}table=t"
+    environment = {
+        "TABLE": table,
+        "DELKALAKEDB_MIRROR__CHECKPOINT_INTERVAL": "1",
+        "DELKALAKEDB_MIRROR__INLINE_CHECKPOINT_FILES": "0",
+    }
+    subprocess.run(
+        [sys.executable, "-c", FORKED], env={**os.environ, **environment}, check=True
+    )
+
+    (status,) = dk.mirror.status(catalog_uri)
+    assert status.checkpoint_version == 1
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "duckdb"])

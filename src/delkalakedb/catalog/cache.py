@@ -18,14 +18,22 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from delkalakedb.settings import CacheSettings
 
-__all__ = ["LISTS", "Cache", "CacheInfo", "FileLists", "Listed", "cache_info"]
+__all__ = [
+    "LISTS",
+    "Cache",
+    "CacheInfo",
+    "FileLists",
+    "Forkable",
+    "Listed",
+    "cache_info",
+]
 
 _T = TypeVar("_T")
 # A list that grew by many small commits is made one piece again beyond these.
 _MAX_PIECES = 32
 
 
-class _Forkable(ABC):
+class Forkable(ABC):
     """Empty in a forked child: a lock that another thread held would stay locked."""
 
     def __init__(self) -> None:
@@ -37,7 +45,7 @@ class _Forkable(ABC):
         """Start anew."""
 
 
-_caches: weakref.WeakSet[_Forkable] = weakref.WeakSet()
+_caches: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def _start_anew() -> None:
@@ -48,7 +56,7 @@ def _start_anew() -> None:
 os.register_at_fork(after_in_child=_start_anew)
 
 
-class Cache(_Forkable, Generic[_T]):
+class Cache(Forkable, Generic[_T]):
     """The newest `size` values, until the next write."""
 
     def __init__(self, size: int) -> None:
@@ -123,7 +131,7 @@ class Listed:
     size_bytes: int
 
 
-class FileLists(_Forkable):
+class FileLists(Forkable):
     """The lists that were used last, each with the columns that were asked for."""
 
     def _reset(self) -> None:

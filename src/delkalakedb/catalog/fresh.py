@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
 from delkalakedb.catalog.backend import Backend
+from delkalakedb.catalog.cache import Forkable
 from delkalakedb.catalog.commit import ByKind
 from delkalakedb.catalog.commits import Ratified
 from delkalakedb.catalog.head import Head
@@ -33,8 +34,15 @@ _MOST_FILES = 100
 _ORDER = (CommitInfo, Protocol, Metadata, Txn, DomainMetadata, Add, Cdc, UnknownAction)
 
 _Kept = OrderedDict[tuple[int, int], Ratified]
-_kept: WeakKeyDictionary[Backend, _Kept] = WeakKeyDictionary()
-_lock = threading.Lock()
+
+
+class _Fresh(Forkable):
+    def _reset(self) -> None:
+        self.lock = threading.Lock()
+        self.kept: WeakKeyDictionary[Backend, _Kept] = WeakKeyDictionary()
+
+
+_fresh = _Fresh()
 
 
 def fresh_commit(head: Head, transaction_id: str, actions: ByKind) -> Ratified | None:
@@ -47,8 +55,8 @@ def fresh_commit(head: Head, transaction_id: str, actions: ByKind) -> Ratified |
 
 def keep_fresh(backend: Backend, commits: Iterable[Ratified]) -> None:
     """Keep commits that were ratified, for a while."""
-    with _lock:
-        kept = _kept.setdefault(backend, OrderedDict())
+    with _fresh.lock:
+        kept = _fresh.kept.setdefault(backend, OrderedDict())
         kept.update({(c.head.table_id, c.head.version): c for c in commits})
         while len(kept) > _MOST_COMMITS:
             kept.popitem(last=False)
@@ -59,8 +67,8 @@ def take_fresh(
 ) -> list[Ratified] | None:
     """The commits after a version, in order, if all of them are here."""
     versions = range(after + 1, upto + 1)
-    with _lock:
-        kept = _kept.setdefault(backend, OrderedDict())
+    with _fresh.lock:
+        kept = _fresh.kept.setdefault(backend, OrderedDict())
         found = [kept.pop((mirror.table_id, version), None) for version in versions]
     whole = [commit for commit in found if commit and _is_of(commit.head, mirror)]
     return whole if len(whole) == len(versions) else None

@@ -206,6 +206,8 @@ class PostgresBackend(Backend):
     def _session_settings(self) -> Iterator[sql.Composable]:
         pool = self._settings.pool
         yield sql.SQL("SET search_path TO {}").format(sql.Identifier(self._schema))
+        # Whoever waited for a table's lock must see what was committed meanwhile.
+        yield sql.SQL("SET default_transaction_isolation TO 'read committed'")
         yield sql.SQL("SET lock_timeout TO {}").format(int(pool.lock_timeout * 1000))
         if pool.statement_timeout is not None:
             yield sql.SQL("SET statement_timeout TO {}").format(

@@ -6,6 +6,7 @@ process.
 """
 
 import atexit
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,15 @@ __all__ = ["acquire_backend", "release_backend", "using_backend"]
 _lock = threading.Lock()
 _backends: dict[tuple[object, ...], Backend] = {}
 _users: dict[Backend, int] = {}
+
+
+def _unlock() -> None:
+    # In a forked child: one that another thread held would stay locked.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 def acquire_backend(uri: "Uri", settings: "Settings") -> Backend:

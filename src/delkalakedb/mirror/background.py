@@ -112,6 +112,9 @@ class _Background:
         except (MirrorError, TableNotFoundError) as error:
             _log.error("%s", error)
             return None
+        except Exception:
+            # The thread is needed for other tables, too.
+            _log.exception("%s: not published yet", job.name)
         return time.monotonic() + retry.backoff_initial
 
 

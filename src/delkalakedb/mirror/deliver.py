@@ -5,6 +5,7 @@ in the outbox, and goes out with the next writer or the reconciler.
 """
 
 import logging
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -35,10 +36,16 @@ def deliver(
     """
     mode = catalog.settings.mirror.mode
     for name, version in sorted(versions.items()):
-        if mode == "inline":
-            _publish_inline(catalog, name, version, storage_options, lease)
-        elif mode == "background":
-            publish_soon(catalog, name, storage_options)
+        try:
+            if mode == "inline":
+                _publish_inline(catalog, name, version, storage_options, lease)
+            elif mode == "background":
+                publish_soon(catalog, name, storage_options)
+        except DeltalakeDBError as error:
+            _warn(name, version, str(error))
+        except Exception:
+            # Not even a mistake of ours may make what stands look like a failure.
+            _log.exception("%s: version %s stands, but isn't published", name, version)
 
 
 def _publish_inline(
@@ -48,22 +55,16 @@ def _publish_inline(
     options: Mapping[str, str] | None,
     lease: Lease | None,
 ) -> None:
-    wait_s = catalog.settings.mirror.wait
-    try:
-        stores = stores_with(options)
-        if lease is not None:
-            done = publish_held(catalog, lease, stores)
-        else:
-            done = publish_table(catalog, name, stores, version, wait_s=wait_s)
-        if done.version < version:
-            _warn(name, version, "somebody else is publishing, or it failed lately")
-        if (due := due_checkpoint(catalog, done.mirror, done.version)) is not None:
-            _checkpoint(catalog, done.mirror, due, stores(done.mirror))
-    except DeltalakeDBError as error:
-        _warn(name, version, str(error))
-    except Exception:
-        # Not even a mistake of ours may make a commit that stands look like a failure.
-        _log.exception("%s: version %s stands, but isn't published", name, version)
+    stores = stores_with(options)
+    if lease is not None:
+        done = publish_held(catalog, lease, stores)
+    else:
+        wait_s = catalog.settings.mirror.wait
+        done = publish_table(catalog, name, stores, version, wait_s=wait_s)
+    if done.version < version:
+        _warn(name, version, "somebody else is publishing, or it failed lately")
+    if (due := due_checkpoint(catalog, done.mirror, done.version)) is not None:
+        _checkpoint(catalog, done.mirror, due, stores(done.mirror))
 
 
 def _warn(name: str, version: int, why: str) -> None:
@@ -89,6 +90,10 @@ def _checkpoint(catalog: Catalog, mirror: Mirror, version: int, store: Store) ->
 @cache
 def _checkpointer() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "checkpoint")
+
+
+# Its thread stays with the parent.
+os.register_at_fork(after_in_child=_checkpointer.cache_clear)
 
 
 def _checkpoint_apart(
