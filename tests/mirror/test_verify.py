@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 import tracemalloc
 import uuid
 from collections.abc import Iterator
@@ -26,16 +27,21 @@ from mirrored import (
 
 import delkalakedb as dk
 from delkalakedb.errors import StorageError, TableNotFoundError
+from delkalakedb.mirror.checkpoint import write_checkpoint
 from delkalakedb.mirror.checksum import checksum_path
 from delkalakedb.mirror.compare import compare
 from delkalakedb.mirror.datafiles import vector_path
 from delkalakedb.mirror.forms import as_written
+from delkalakedb.mirror.last_checkpoint import write_last_checkpoint
 from delkalakedb.mirror.publish import publish
 from delkalakedb.mirror.verify import Report, verify, verify_uri
 from delkalakedb.model.actions import Add
 from delkalakedb.model.codec import encode_commit
 from delkalakedb.storage import Store, open_store
-from delkalakedb.storage.segment import commit_path
+from delkalakedb.storage.segment import LogFiles, commit_path
+
+# The function hides the module of that name.
+verifying = sys.modules["delkalakedb.mirror.verify"]
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +75,25 @@ def test_mirror_has_no_difference_on_any_engine(catalog: dk.Catalog) -> None:
     store = fill(catalog)
 
     assert verify(catalog, "t", store).ok
+    report = verify(catalog, "t", store, deep=True)
+    assert report.ok, str(report)
+
+
+def test_checkpoint_that_is_made_meanwhile_is_no_difference(
+    catalog: dk.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = fill(catalog)
+    listed = verifying.list_log
+
+    def list_first(given: Store) -> LogFiles:
+        files = listed(given)
+        monkeypatch.undo()
+        checkpoint = write_checkpoint(catalog, "t", LAST, store, 0)
+        write_last_checkpoint(store, checkpoint)
+        return files
+
+    monkeypatch.setattr(verifying, "list_log", list_first)
+
     report = verify(catalog, "t", store, deep=True)
     assert report.ok, str(report)
 

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import uuid
@@ -253,6 +254,29 @@ def test_crash_before_the_end_leaves_nothing_visible(tmp_path, step, call):
     assert not store.exists("log/0.json")
     assert store.put_new("log/0.json", b"whole")
     assert [meta.path for meta in store.list()] == ["log/0.json"]
+
+
+def test_what_a_crash_left_goes_after_a_day_or_with_everything(tmp_path):
+    store = open_store(str(tmp_path / "table"))
+    store.put("log/a", b"a")
+    old, new, other = (
+        tmp_path / "table" / "log" / f"{name}.tmp"
+        for name in (f".dk-{'0' * 32}", f".dk-{'1' * 32}", ".theirs")
+    )
+    for left in (old, new, other):
+        left.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    os.utime(other, (0, 0))
+
+    store.delete_leftovers("log")
+    assert not old.exists()
+    assert new.exists()
+    assert other.exists()
+    store.delete_leftovers("no such folder")
+
+    store.delete_many(["log/a", "log/.theirs.tmp"])
+    store.delete_remains()
+    assert not (tmp_path / "table").exists()
 
 
 def test_local_times_are_set_to_the_millisecond(tmp_path):

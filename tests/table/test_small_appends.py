@@ -369,3 +369,14 @@ def test_time_beyond_what_statistics_can_say_is_still_found(tmp_path: Path) -> N
     assert wrote_itself(dk.DeltaTable(uri))
     plain = deltalake.DeltaTable(str(tmp_path / "t"))
     assert plain.to_pyarrow_table(filters=[("at", ">=", late)]).num_rows == 1
+
+
+def test_partition_by_a_date_that_python_does_not_know_is_written_by_delta_rs(
+    tmp_path: Path,
+) -> None:
+    uri = f"deltasql://sqlite/{tmp_path}/c.db?table=t&location={tmp_path}/t"
+    days = pa.array([3_000_000], pa.int32()).cast(pa.date32())
+    data = pa.table({"n": pa.array([1], pa.int64()), "day": days})
+    dk.DeltaTable.create(uri, data.schema, partition_by=["day"])
+    dk.write_deltalake(uri, data, mode="append")
+    assert dk.DeltaTable(uri).count() == 1

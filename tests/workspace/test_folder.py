@@ -13,7 +13,7 @@ from delkalakedb.workspace.folder import private_folder
 
 
 def test_folder_is_gone_after_success_and_failure(tmp_path: Path) -> None:
-    work = tmp_path / "deep" / "work"
+    work = table_files(str(tmp_path / "deep")).ensure_work()
     with private_folder(work) as folder:
         (folder / "file").touch()
     assert not list(work.iterdir())
@@ -47,13 +47,13 @@ def test_workspace_of_a_remote_table_is_its_owners_alone(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     files = table_files("memory:///t")
-    assert stat.S_IMODE(files.work.stat().st_mode) == 0o700
+    assert stat.S_IMODE(files.ensure_work().stat().st_mode) == 0o700
     (owned,) = tmp_path.iterdir()
 
     owned.chmod(0o755)
     with pytest.raises(StorageError, match="only its owner can use"):
-        _ = files.work
+        files.ensure_work()
     owned.rmdir()
     owned.symlink_to(tmp_path)
     with pytest.raises(StorageError, match="only its owner can use"):
-        _ = files.work
+        files.ensure_work()

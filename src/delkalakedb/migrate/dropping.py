@@ -174,4 +174,4 @@ def _delete(
         part = files[start : start + _AT_ONCE]
         store.delete_many(file.path for file in part)
         progress(start + len(part), len(files))
-    store.delete_empty_folders()
+    store.delete_remains()

@@ -41,6 +41,7 @@ def clean_log(
         published_version: the newest version in the mirror; nothing above it counts.
         now_ms: the time.
     """
+    store.delete_leftovers(LOG)
     properties = parse_properties(metadata)
     cutoff_ms = log_cutoff_ms(properties, now_ms)
     if cutoff_ms is None or published_version < 0:

@@ -16,7 +16,7 @@ from delkalakedb.model.actions import Action
 from delkalakedb.model.canonical import checksum
 from delkalakedb.model.codec import action_to_dict
 from delkalakedb.storage import ObjectNotFoundError, Store
-from delkalakedb.storage.segment import LogFiles
+from delkalakedb.storage.segment import list_log
 
 __all__ = ["check_checksum", "check_last_checkpoint"]
 
@@ -44,7 +44,7 @@ def check_checksum(
 
 
 def check_last_checkpoint(
-    store: Store, sql: SqlTxnLogReader, published: int, files: LogFiles
+    store: Store, sql: SqlTxnLogReader, published: int
 ) -> Iterator[Difference]:
     """Whether `_last_checkpoint`, if there is one, tells of a checkpoint as it is."""
     try:
@@ -55,7 +55,8 @@ def check_last_checkpoint(
         yield broken(published, LAST_CHECKPOINT, error)
         return
     version = given.get("version")
-    if version not in files.checkpoints:
+    # Listed after it was read: it may be newer than whatever was listed before.
+    if version not in list_log(store).checkpoints:
         why = f"it names version {version}, which has no checkpoint"
         yield broken(published, LAST_CHECKPOINT, why)
         return

@@ -167,7 +167,7 @@ class _Verification:
         # where they don't, it would only say so again.
         if not found:
             yield from self._state(files)
-        yield from check_last_checkpoint(self._store, self._sql, self._published, files)
+        yield from check_last_checkpoint(self._store, self._sql, self._published)
         yield from self._data_files()
 
     def _history(

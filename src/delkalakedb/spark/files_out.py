@@ -170,7 +170,7 @@ class _Writing:
             return self._upload()
 
     def _rename(self, root: Path) -> list[_File]:
-        with private_folder(table_files(self._location).work) as folder:
+        with private_folder(table_files(self._location).ensure_work()) as folder:
             out = folder / "out"
             with _timestamps_in_micros(self._session):
                 writer = self._rows.write.partitionBy(*self._places.text_names)

@@ -14,17 +14,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from tempfile import gettempdir, mkdtemp
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 from weakref import finalize
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delkalakedb.errors import DeltaError
 from delkalakedb.spark.session import is_connect, spark_url
 from delkalakedb.storage import Store, canonical_location, open_store
-from delkalakedb.workspace.folder import private_folder
+from delkalakedb.workspace.folder import ensure_own, own_path, private_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +32,8 @@ __all__ = ["LISTS", "write_list"]
 
 LISTS = "spark.delkalakedb.lists"
 _LOG = "_spark_metadata/0"
+# The folder of all processes' lists.
+_HOME = "delkalakedb-lists"
 # The lists that a process keeps for classic sessions, which have read them already.
 _KEPT = 64
 _STALE_SECONDS = 7 * 24 * 3600
@@ -61,7 +62,7 @@ class _Home:
 
     def __init__(self) -> None:
         stack = ExitStack()
-        self.path = stack.enter_context(private_folder(_work()))
+        self.path = stack.enter_context(private_folder(ensure_own(own_path(_HOME))))
         self._names: dict[str, None] = {}
         finalize(self, _close, stack, os.getpid())
 
@@ -88,15 +89,6 @@ def _close(stack: ExitStack, pid: int) -> None:
     # A forked process isn't the one that made it.
     if pid == os.getpid():
         stack.close()
-
-
-def _work() -> Path:
-    """The folder of all processes' lists, which is nobody else's."""
-    work = Path(gettempdir()) / f"delkalakedb-lists-{os.getuid()}"
-    work.mkdir(mode=0o700, exist_ok=True)
-    if work.stat().st_uid != os.getuid():
-        raise DeltaError(f"{work} belongs to somebody else; set TMPDIR to your own")
-    return work
 
 
 def _write(home: Path, uris: pa.ChunkedArray, files: pa.Table) -> str:

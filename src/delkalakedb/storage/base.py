@@ -103,8 +103,11 @@ class Store(ABC):
         for path in paths:
             self.delete(path)
 
-    def delete_empty_folders(self) -> None:  # noqa: B027
-        """Remove the folders in which there is nothing; only disks have such."""
+    def delete_leftovers(self, prefix: str) -> None:  # noqa: B027
+        """Remove what was half-written in a folder a day ago; only disks have such."""
+
+    def delete_remains(self) -> None:  # noqa: B027
+        """Remove what was half-written, and folders in which there is nothing."""
 
     @property
     def refuses_to_overwrite(self) -> bool:

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
@@ -19,6 +20,7 @@ __all__ = ["LocalStore"]
 
 _TEMPORARY = re.compile(r"\.dk-[0-9a-f]{32}\.tmp")
 _CHUNK_BYTES = 1 << 20
+_DAY_S = 24 * 60 * 60
 _GONE = (FileNotFoundError, NotADirectoryError)
 
 
@@ -95,10 +97,21 @@ class LocalStore(Store):
         with suppress(ObjectNotFoundError), self._errors(path):
             (self._root / path).unlink()
 
-    def delete_empty_folders(self) -> None:
-        """Remove the folders in which there is nothing, the location's own too."""
-        for folder, *_ in os.walk(self._root, topdown=False):
+    def delete_leftovers(self, prefix: str) -> None:
+        """Remove the hidden copies of processes that were killed a day ago."""
+        with suppress(*_GONE), os.scandir(self._root / prefix) as entries:
+            for entry in entries:
+                if _TEMPORARY.fullmatch(entry.name):
+                    with suppress(FileNotFoundError):
+                        if time.time() - entry.stat().st_mtime > _DAY_S:
+                            os.unlink(entry.path)
+
+    def delete_remains(self) -> None:
+        """Remove hidden copies, and empty folders, the location's own too."""
+        for folder, _, names in os.walk(self._root, topdown=False):
             with suppress(OSError):
+                for name in filter(_TEMPORARY.fullmatch, names):
+                    os.unlink(os.path.join(folder, name))
                 os.rmdir(folder)
 
     def set_modified(self, path: str, modified_ms: int) -> None:

@@ -18,7 +18,7 @@ __all__ = ["read_back"]
 def read_back(made: Captured[None]) -> Iterator[RecordBatchReader]:
     """The rows of a new table that nobody knows of; their source may be read up."""
     (actions,) = made.commits
-    with private_folder(made.files.work) as folder:
+    with private_folder(made.files.ensure_work()) as folder:
         entry = folder / commit_path(0)
         entry.parent.mkdir()
         entry.write_bytes(encode_commit(actions))

@@ -74,7 +74,11 @@ def split_small(snapshot: Snapshot, data: Any) -> tuple[Groups | None, Any]:
     if rows is None or not rows.num_rows or _has_wrong_null(rows, fields):
         return None, rest
     rows = rows.cast(pa.schema(zip(rows.column_names, kinds, strict=True)))
-    groups = _groups(rows, _partitions(snapshot.metadata))
+    try:
+        groups = _groups(rows, _partitions(snapshot.metadata))
+    except (OverflowError, ValueError):
+        # A date that Python doesn't know.
+        return None, rest
     return (None, rest) if len(groups) > _MOST_FILES else (groups, None)
 
 

@@ -5,8 +5,6 @@ and to it uploaded.
 """
 
 import os
-import stat
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from delkalakedb.errors import StorageError
 from delkalakedb.storage import Store, canonical_location, open_store
+from delkalakedb.workspace.folder import ensure_own, own_path
 
 __all__ = ["TableFiles", "table_files"]
 
@@ -27,10 +26,13 @@ _CHUNK_BYTES = 16 * 1024 * 1024
 class TableFiles(ABC):
     """The files at a table's location; paths are literal."""
 
-    @property
-    @abstractmethod
-    def work(self) -> Path:
-        """Where workspaces are."""
+    work: Path
+    """Where workspaces are."""
+
+    def ensure_work(self) -> Path:
+        """The same, fit to be used."""
+        self.work.mkdir(parents=True, exist_ok=True)
+        return self.work
 
     @abstractmethod
     def bring(self, paths: Iterable[str], folder: Path) -> None:
@@ -62,10 +64,7 @@ def table_files(
 class _LocalFiles(TableFiles):
     def __init__(self, root: Path) -> None:
         self._root = root
-
-    @property
-    def work(self) -> Path:
-        return self._root / _WORK
+        self.work = root / _WORK
 
     def bring(self, paths: Iterable[str], folder: Path) -> None:
         _each_in_its_folder(
@@ -95,19 +94,10 @@ class _LocalFiles(TableFiles):
 class _RemoteFiles(TableFiles):
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.work = own_path(_WORK)
 
-    @property
-    def work(self) -> Path:
-        # Others must neither read the table's rows there nor put files in their place.
-        folder = Path(tempfile.gettempdir()) / f"{_WORK}-{os.geteuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if found.st_uid != os.geteuid() or found.st_mode != stat.S_IFDIR | 0o700:
-            raise StorageError(
-                f"{folder} must be a folder that only its owner can use; remove it, or "
-                "set TMPDIR to another place"
-            )
-        return folder
+    def ensure_work(self) -> Path:
+        return ensure_own(self.work)
 
     def bring(self, paths: Iterable[str], folder: Path) -> None:
         _at_once(paths, lambda path: self._download(path, folder / path))

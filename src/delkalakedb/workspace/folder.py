@@ -7,15 +7,42 @@ can tell a folder in use from one whose owner is dead, in whatever container tha
 import fcntl
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import gettempdir
 
-__all__ = ["find_leftovers", "private_folder", "remove_leftovers"]
+from delkalakedb.errors import StorageError
+
+__all__ = [
+    "ensure_own",
+    "find_leftovers",
+    "own_path",
+    "private_folder",
+    "remove_leftovers",
+]
 
 _DAY_S = 24 * 60 * 60
+
+
+def own_path(name: str) -> Path:
+    """Where this user has a folder of that name among the temporary ones."""
+    return Path(gettempdir()) / f"{name}-{os.geteuid()}"
+
+
+def ensure_own(folder: Path) -> Path:
+    """The folder, which nobody else can read, or put anything into."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.geteuid() or found.st_mode != stat.S_IFDIR | 0o700:
+        raise StorageError(
+            f"{folder} must be a folder that only its owner can use; remove it, or set "
+            "TMPDIR to another place"
+        )
+    return folder
 
 
 @contextmanager

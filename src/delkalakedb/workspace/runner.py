@@ -56,7 +56,7 @@ def run(
     what = f"{table.name}: {operation.name} on version {snapshot.version}"
     with (
         explained(what, files.work, table.location),
-        private_folder(files.work) as folder,
+        private_folder(files.ensure_work()) as folder,
     ):
         protocol = visible_protocol(snapshot.protocol, snapshot.metadata)
         adds = _candidates(snapshot, operation.files)
@@ -82,7 +82,7 @@ def run_new(
     files = table_files(location, storage_options)
     with (
         explained(f"{name}: {operation.name}", files.work, location),
-        private_folder(files.work) as folder,
+        private_folder(files.ensure_work()) as folder,
     ):
         result = operation.run(str(folder))
         commits = _commits(folder, 0)
