@@ -1,6 +1,7 @@
 """DML, maintenance and alterations: the same outcome as plain deltalake's."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,37 @@ def test_delete_and_update_give_the_rows_of_plain_deltalake(twins: Twins) -> Non
     ):
         ours, theirs = twins.do(operation)
         assert without_times(ours) == without_times(theirs)
+
+
+def test_literals_of_other_types_find_the_rows_that_plain_deltalake_finds(
+    tmp_path: Path,
+) -> None:
+    """Each row has a file, which must not be passed over."""
+    twins = Twins(f"deltasql://sqlite/{tmp_path}/meta.db", tmp_path)
+    costs = ["9.50", "-9.50", "99999999.99", "0.10"]
+    numbers = [2**53, 2**53 + 1, -5, 10]
+    for number, cost in zip(numbers, costs, strict=True):
+        kind = pa.decimal128(10, 2)
+        data = pa.table({"i": [number], "c": pa.array([Decimal(cost)], kind)})
+        twins.write(data, mode="append")
+    for predicate in (
+        "c = 9.504",
+        "c <= -9.496",
+        "c = 99999999.994",
+        "c <> 9.504",
+        "i = 9007199254740993.0",
+        "i <> 9007199254740993.0",
+        "i IN (9007199254740993.0, 1e1)",
+        "i = '10'",
+    ):
+        ours, plain = (
+            pa.table(table.scan(predicate=predicate)).num_rows
+            for table in (twins.ours, twins.plain)
+        )
+        assert ours == plain, predicate
+        ours, plain = twins.do(lambda t, where=predicate: t.delete(where))
+        assert ours["num_deleted_rows"] == plain["num_deleted_rows"], predicate
+        twins.do(lambda t: t.restore(3))
 
 
 def test_merge_with_many_clauses_gives_the_rows_of_plain_deltalake(

@@ -295,12 +295,12 @@ def _in_test(
 
 def _unequal_test(column: Column, value: Value, partitioning: _Partitioning) -> _Test:
     bounds_of = partitioning.bounds(column)
-    # Engines differ on -0.0 and on rounded literals: floats are never all equal.
-    constant = column.type not in FLOATING
+    # Engines differ on -0.0 and on rounded literals: what they may round isn't equal.
+    lo, hi = span(value, column.type)
 
     def test(file: _File) -> bool:
         bounds = bounds_of(file)
-        equal = constant and bounds.lo == value and bounds.hi == value
+        equal = lo == hi == bounds.lo == bounds.hi
         return bounds.has_value and not equal
 
     return test

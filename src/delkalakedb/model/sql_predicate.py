@@ -234,7 +234,8 @@ def _number(text: str) -> int | Decimal:
     number = coerce(text, "double")
     if not isinstance(number, int | Decimal):
         raise _NotLiteralError
-    return number
+    # To an engine 5.0 is a double, and so is what it is compared with.
+    return number if text.isdecimal() else Decimal(number)
 
 
 def _negative(value: Any) -> Any:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -51,6 +51,9 @@ _DAY = 86_400_000_000
 _STANDARD_TIME = 1096 * _DAY
 _SINGLE_MAX = 3.4028234663852886e38
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DECIMAL = re.compile(r"decimal\([0-9]+,\s*(-?[0-9]+)\)")
+# Enough for any literal that is compared at all.
+_WIDE = Context(prec=1000)
 _MOMENT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
     r"([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?"
@@ -142,8 +145,14 @@ def span(value: Value, type_name: str) -> tuple[Value, Value]:
     if type_name == "float":
         return _single_span(number)
     low, high = math.nextafter(number, -math.inf), math.nextafter(number, math.inf)
-    if type_name == "double" or type_name.startswith("decimal") or math.isinf(number):
+    if type_name == "double" or math.isinf(number):
         return min(low, value), max(high, value)
+    if scaled := _DECIMAL.fullmatch(type_name):
+        unit, given = Decimal(1).scaleb(-int(scaled[1])), Decimal(value)
+        return (
+            min(low, given.quantize(unit, ROUND_FLOOR, _WIDE)),
+            max(high, given.quantize(unit, ROUND_CEILING, _WIDE)),
+        )
     return min(low, math.floor(value)), max(high, math.ceil(value))
 
 
