@@ -112,7 +112,8 @@ class Together:
             return self._pending[name]
         if name not in self._versions:
             raise TableNotFoundError(f"{name}: the catalog has no such table")
-        return self.catalog.snapshot(name, self._versions[name])
+        version, identity = self._versions[name]
+        return self.catalog.snapshot(name, version, identity=identity)
 
     def stage(self, name: str, operation: Operation[T], stage: Stage = run) -> T:
         """Run an operation on a table, and keep its commits for later."""

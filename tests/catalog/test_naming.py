@@ -112,6 +112,65 @@ def test_handle_on_a_table_that_another_one_has_the_name_of_writes_to_neither(
     assert len(list(folder.glob("*.parquet"))) == 1
 
 
+def test_handle_that_has_just_written_does_not_go_over_to_another_table(
+    catalog: dk.Catalog, uri: Callable[[str], str]
+) -> None:
+    for name, value in (("a", 1), ("b", 100)):
+        dk.write_deltalake(uri(name), pa.table({"id": [value]}))
+    handle = dk.DeltaTable(uri("a"))
+    # The version that this makes isn't loaded yet.
+    dk.write_deltalake(handle, pa.table({"id": [2]}), mode="append")
+    catalog.rename_table("a", "old")
+    catalog.rename_table("b", "a")
+    location = Path(catalog.table("old").location.removeprefix("file://"))
+    before = sorted(location.rglob("*"))
+
+    for use in (
+        handle.delete,
+        handle.version,
+        handle.create_checkpoint,
+        handle.vacuum,
+        handle.update_incremental,
+        lambda: handle.compact_logs(0, 1),
+        lambda: handle.restore(0),
+        lambda: handle.load_as_version(0),
+    ):
+        with pytest.raises(TableNotFoundError, match="another one has its name"):
+            use()
+
+    assert (ids(uri("old")), ids(uri("a"))) == ([1, 2], [100])
+    assert sorted(location.rglob("*")) == before
+
+
+def test_handle_on_a_table_that_lost_its_place_does_not_scan_another(
+    catalog: dk.Catalog, uri: Callable[[str], str]
+) -> None:
+    dk.write_deltalake(uri("a"), pa.table({"id": [1]}))
+    handle = dk.DeltaTable(uri("a"))
+    catalog.drop_table("a", with_data=True)
+    dk.write_deltalake(uri("a"), pa.table({"id": [100]}))
+
+    for read in (handle.scan, handle.__datafusion_table_provider__, handle.load_cdf):
+        with pytest.raises(TableNotFoundError, match="another one has its name"):
+            read()
+
+
+def test_transaction_reads_the_tables_that_had_the_names_when_it_began(
+    catalog: dk.Catalog, uri: Callable[[str], str]
+) -> None:
+    for name, value in (("a", 1), ("b", 100)):
+        dk.write_deltalake(uri(name), pa.table({"id": [value]}))
+
+    with dk.transaction(catalog) as tx:
+        catalog.rename_table("a", "old")
+        catalog.rename_table("b", "a")
+        for use in (tx.table, tx.delete):
+            with pytest.raises(TableNotFoundError, match="another one has its name"):
+                use("a")
+
+    assert (ids(uri("old")), ids(uri("a"))) == ([1], [100])
+
+
 def test_table_made_anew_is_not_the_one_that_was_read(
     catalog: dk.Catalog, uri: Callable[[str], str]
 ) -> None:

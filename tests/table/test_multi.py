@@ -10,6 +10,7 @@ import pytest
 import delkalakedb as dk
 from delkalakedb.errors import (
     CommitFailedError,
+    DeltaError,
     MirrorBehindError,
     TableExistsError,
     TableNotFoundError,
@@ -272,6 +273,19 @@ def test_table_is_not_made_where_another_log_lies(two: str) -> None:
 
     after = {*Path(left.removeprefix("file://")).rglob("*")}
     assert {path for path in after - before if path.is_file()} == set()
+
+
+def test_handle_that_was_taken_before_keeps_to_what_was_altered_since(
+    two: str,
+) -> None:
+    with dk.transaction(two) as tx:
+        handle = tx.table("a")
+        tx.alter("a").add_constraint({"positive": "x > 0"})
+        with pytest.raises(DeltaError, match="1 rows failed validation"):
+            deltalake.write_deltalake(handle, pa.table({"x": [-1]}), mode="append")
+        deltalake.write_deltalake(handle, pa.table({"x": [4]}), mode="append")
+
+    assert ratified(two, "a") == (2, [1, 2, 3, 4])
 
 
 def test_repeated_transaction_of_an_application_leaves_no_files(two: str) -> None:

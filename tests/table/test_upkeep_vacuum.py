@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import deltalake
 import pyarrow as pa
@@ -166,7 +167,7 @@ def test_file_that_came_back_since_the_plan_stays(
 ) -> None:
     raw = table._table
     store = open_store(table.table_uri)
-    vacuum = Vacuum(raw._catalog, raw._name, store, 0, full, ())
+    vacuum = Vacuum(raw._catalog, raw._log, store, 0, full, ())
     back = dk.DeltaTable(table.catalog_uri, version=0).file_uris()
     plan = vacuum.plan()
 
@@ -259,3 +260,16 @@ def lake_file(lake: Lake, **options: Any) -> Add:
 
 def vectors(lake: Lake) -> list[str]:
     return [path.name for path in Path(lake.location).glob("*.bin")]
+
+
+def test_full_vacuum_leaves_another_table_below_alone(tmp_path: Path) -> None:
+    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table="
+    for name, place in (("outer", "a b"), ("inner", "a b/in ner")):
+        location = quote(str(tmp_path / place), safe="")
+        data = pa.table({"id": [1]})
+        dk.write_deltalake(f"{uri}{name}&location={location}", data)
+
+    deleted = dk.DeltaTable(f"{uri}outer").vacuum(dry_run=False, full=True, **ANY_AGE)
+
+    assert deleted == []
+    assert dk.DeltaTable(f"{uri}inner").to_pyarrow_table().num_rows == 1

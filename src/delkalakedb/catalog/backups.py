@@ -179,7 +179,8 @@ def _make_room(
 
 
 def _versions(session: Session) -> dict[str, int]:
-    return dict(session.query("load_table_versions", {}))
+    rows = session.query("load_table_versions", {})
+    return {name: version for name, version, *_ in rows}
 
 
 def _sync(path: Path) -> None:

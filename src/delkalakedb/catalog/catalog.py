@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delkalakedb.catalog.backend import Backend
-from delkalakedb.catalog.head import Head, parse_head
+from delkalakedb.catalog.head import Head, Identity, parse_head
 from delkalakedb.catalog.listing import list_files
 from delkalakedb.catalog.migrations import ensure_schema
 from delkalakedb.catalog.outbox import Lease, Outbox
@@ -51,7 +51,7 @@ class Snapshot:
 
     def __init__(self, backend: Backend, head: Head) -> None:
         self._backend = backend
-        self._log = SqlTxnLogReader(backend, head.name)
+        self._log = SqlTxnLogReader(backend, head.name, head.identity)
         self._head = head
 
     @property
@@ -65,7 +65,7 @@ class Snapshot:
         return self._head.version
 
     @property
-    def identity(self) -> tuple[int, int] | None:
+    def identity(self) -> Identity | None:
         """What tells the table from any other that ever has its name."""
         return self._head.identity
 
@@ -193,10 +193,11 @@ class Catalog:
             rows = session.query("load_heads", {})
             return [parse_head(session, row).table() for row in rows]
 
-    def versions(self) -> dict[str, int]:
-        """The latest version of every table, by name."""
+    def versions(self) -> dict[str, tuple[int, Identity]]:
+        """The latest version of every table by name, and what the table is known by."""
         with self.backend.reading() as session:
-            return dict(session.query("load_table_versions", {}))
+            rows = session.query("load_table_versions", {})
+        return {name: (version, (id_, made)) for name, version, id_, made in rows}
 
     def table(self, name: str) -> Table:
         """One table at its latest version."""
@@ -208,16 +209,20 @@ class Catalog:
         version: int | None = None,
         *,
         timestamp_ms: int | None = None,
+        identity: Identity | None = None,
     ) -> Snapshot:
-        """A table at its latest version, at a version, or at a time."""
-        log = self.log(name)
+        """A table at its latest version, at a version, or at a time.
+
+        With an identity, it is an error if another table has the name by now.
+        """
+        log = self.log(name, identity)
         if timestamp_ms is not None:
             version = log.version_at(timestamp_ms)
         return Snapshot(self.backend, log.head(version))
 
-    def log(self, name: str) -> SqlTxnLogReader:
+    def log(self, name: str, identity: Identity | None = None) -> SqlTxnLogReader:
         """A table's transaction log, as the catalog has it."""
-        return SqlTxnLogReader(self.backend, name)
+        return SqlTxnLogReader(self.backend, name, identity)
 
     def ratify(
         self,

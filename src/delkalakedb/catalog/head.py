@@ -13,7 +13,17 @@ from delkalakedb.model.actions import Metadata, Protocol, known
 from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.tables import Table
 
-__all__ = ["FILES_PER_TABLE", "FOLLOWING", "Head", "load_head", "parse_head"]
+__all__ = [
+    "FILES_PER_TABLE",
+    "FOLLOWING",
+    "Head",
+    "Identity",
+    "check_identity",
+    "load_head",
+    "parse_head",
+]
+
+Identity = tuple[int, int]
 
 # The hold of a table that others write by file.
 FOLLOWING = "following"
@@ -45,8 +55,8 @@ class Head:
     hold: str | None = None
 
     @property
-    def identity(self) -> tuple[int, int]:
-        """What tells the table from any other; ids come back when one is dropped."""
+    def identity(self) -> Identity:
+        """What tells the table from any other, in a database made anew as well."""
         return self.table_id, self.created_at_ms
 
     def check_ours(self) -> None:
@@ -83,7 +93,21 @@ class Head:
         )
 
 
-def load_head(session: Session, name: str, version: int | None = None) -> Head:
+def check_identity(name: str, found: Identity, asked: Identity | None) -> None:
+    """Refuse a table that has the name of another one that was seen before."""
+    if asked not in (None, found):
+        raise TableNotFoundError(
+            f"{name}: the table was renamed or dropped, and another one has its name; "
+            "open it again"
+        )
+
+
+def load_head(
+    session: Session,
+    name: str,
+    version: int | None = None,
+    identity: Identity | None = None,
+) -> Head:
     """A table at a version, the latest by default.
 
     One round trip, or another one each where metadata or protocol changed since.
@@ -92,6 +116,7 @@ def load_head(session: Session, name: str, version: int | None = None) -> Head:
     if not rows:
         raise TableNotFoundError(f"{name}: the catalog has no such table")
     row = rows[0]
+    check_identity(name, (row[0], row[3]), identity)
     if row[7] is None:
         raise VersionNotFoundError(
             f"{name}: there is no version {version}; the catalog holds "

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from delkalakedb.catalog.backend import Backend, Row
 from delkalakedb.catalog.commits import load_commits
-from delkalakedb.catalog.head import Head, load_head
+from delkalakedb.catalog.head import Head, Identity, check_identity, load_head
 from delkalakedb.catalog.rows import FILES_SCHEMA, add_from_row, remove_from_row
 from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import (
@@ -44,17 +44,23 @@ class SqlTxnLogReader:
     """A table's log as the catalog has it; a `TxnLogReader`.
 
     Versions are immutable, so every answer stays right whatever is ratified since.
+    With an identity, it is an error if another table has the name by now.
     """
 
-    def __init__(self, backend: Backend, name: str) -> None:
+    def __init__(
+        self, backend: Backend, name: str, identity: Identity | None = None
+    ) -> None:
         self._backend = backend
         self._name = name
+        self._identity = identity
 
     def head(self, version: int | None = None) -> Head:
         """The table at a version, the latest by default, in one round trip."""
         if (heads := self._backend.heads) is None or self._backend.is_gone():
             return self._load_head(version)
-        return heads.get((self._name, version), lambda: self._load_head(version))
+        head = heads.get((self._name, version), lambda: self._load_head(version))
+        check_identity(self._name, head.identity, self._identity)
+        return head
 
     def latest_version(self) -> int:
         """The newest version."""
@@ -144,7 +150,7 @@ class SqlTxnLogReader:
 
     def _load_head(self, version: int | None) -> Head:
         with self._backend.reading() as session:
-            return load_head(session, self._name, version)
+            return load_head(session, self._name, version, self._identity)
 
     def _query(self, name: str, **params: Any) -> list[Row]:
         with self._backend.reading() as session:

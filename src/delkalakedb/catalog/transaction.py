@@ -18,7 +18,12 @@ from delkalakedb.catalog.commit import (
 )
 from delkalakedb.catalog.commits import Ratified
 from delkalakedb.catalog.fresh import fresh_commit
-from delkalakedb.catalog.head import FILES_PER_TABLE, Head, parse_head
+from delkalakedb.catalog.head import (
+    FILES_PER_TABLE,
+    Head,
+    check_identity,
+    parse_head,
+)
 from delkalakedb.catalog.outbox import Lease, releasing, taken_lease, taking
 from delkalakedb.catalog.rebased import commit_info, empty_head, last_adds, rebased
 from delkalakedb.catalog.rows import hash_path
@@ -209,12 +214,8 @@ class Transaction:
         """Nothing goes to a table that has the name of one that is gone."""
         for commit in staged:
             head = self._tables[commit.table].head
-            asked = commit.reads.identity
-            if head is not None and asked not in (None, head.identity):
-                raise TableNotFoundError(
-                    f"{commit.table}: the table was renamed or dropped, and another "
-                    "one has its name; open it again"
-                )
+            if head is not None:
+                check_identity(commit.table, head.identity, commit.reads.identity)
 
     def _early_queries(self, staged: Sequence[Staged]) -> dict[str, _Query]:
         """The files at the paths of each table's first commit, where asking is free."""

@@ -90,10 +90,11 @@ def _vacuum_plan(
     from delkalakedb.storage import open_store
     from delkalakedb.table.vacuum import Vacuum, retention_of
 
-    head = catalog.log(name).head()
+    log = catalog.log(name)
+    head = log.head()
     kept = retention_of(head, hours, enforce=not force)
     store = open_store(head.location)
-    return Vacuum(catalog, name, store, kept.asked_ms, full, ()).plan()
+    return Vacuum(catalog, log, store, kept.asked_ms, full, ()).plan()
 
 
 def _vacuumed(

@@ -23,7 +23,7 @@ _Batches = Iterator[pa.RecordBatch]
 
 def load_others(catalog: Catalog, head: Head, now_ms: int) -> list[Action]:
     """The actions that aren't about files."""
-    log = catalog.log(head.name)
+    log = catalog.log(head.name, head.identity)
     retention_ms = parse_properties(head.metadata).set_transaction_retention_ms
     since_ms = None if retention_ms is None else now_ms - retention_ms
     txns = log.txns(head.version).values()

@@ -149,10 +149,9 @@ def span(value: Value, type_name: str) -> tuple[Value, Value]:
         return min(low, value), max(high, value)
     if scaled := _DECIMAL.fullmatch(type_name):
         unit, given = Decimal(1).scaleb(-int(scaled[1])), Decimal(value)
-        return (
-            min(low, given.quantize(unit, ROUND_FLOOR, _WIDE)),
-            max(high, given.quantize(unit, ROUND_CEILING, _WIDE)),
-        )
+        below = given.quantize(unit, ROUND_FLOOR, _WIDE)
+        above = given.quantize(unit, ROUND_CEILING, _WIDE)
+        return (low if low < below else below), (high if high > above else above)
     return min(low, math.floor(value)), max(high, math.ceil(value))
 
 

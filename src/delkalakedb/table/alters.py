@@ -1,6 +1,6 @@
 """What the stand-in for deltalake's `RawDeltaTable` changes of a table's definition."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from deltalake import PostCommitHookProperties
@@ -28,18 +28,23 @@ class SqlRawAlters:
     _name: str
     _loaded: Snapshot
     _moved_to: int | None = None
+    _load: Callable[[int | None], Snapshot]
     _storage_options: Mapping[str, str] | None
 
     @property
     def _snapshot(self) -> Snapshot:
         """The loaded version; one that was just made is loaded when it is asked for."""
         if self._moved_to is not None:
-            self._snapshot = self._catalog.snapshot(self._name, self._moved_to)
+            self._snapshot = self._load(self._moved_to)
         return self._loaded
 
     @_snapshot.setter
     def _snapshot(self, snapshot: Snapshot) -> None:
         self._loaded, self._moved_to = snapshot, None
+
+    def _current(self) -> Snapshot:
+        """What an operation starts from."""
+        return self._snapshot
 
     def add_columns(
         self,
@@ -156,7 +161,7 @@ class SqlRawAlters:
         """Make an operation true and move to the version it made."""
         result, version = perform(
             self._catalog,
-            self._snapshot,
+            self._current(),
             operation,
             retries=getattr(commit_properties, "max_commit_retries", None),
             storage_options=self._storage_options,

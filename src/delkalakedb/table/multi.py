@@ -193,6 +193,10 @@ class _StagedTable(SqlRawTable):
             return self._tables.snapshot(self._name)
         return super()._load(version)
 
+    def _current(self) -> Snapshot:
+        # The transaction may have gone on since the handle was taken.
+        return self._tables.snapshot(self._name)
+
     def _commit(self, *args: Any, **options: Any) -> None:
         raise TransactionError(
             "restore, vacuum and repair can't be part of a transaction"

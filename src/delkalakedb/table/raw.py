@@ -50,7 +50,10 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
         self._name = name
         self._storage_options = storage_options
         self._real: Real | None = None
+        self._identity = None
         self._snapshot: Snapshot = self._load(_unsigned(version))
+        # From here on it is this table, whatever becomes of its name.
+        self._identity = self._snapshot.identity
 
     def table_uri(self) -> str:
         """The storage location."""
@@ -62,7 +65,7 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
 
     def get_latest_version(self) -> int:
         """The newest version."""
-        return self._catalog.log(self._name).latest_version()
+        return self._log.latest_version()
 
     def load_version(self, version: int) -> None:
         """Move to a version."""
@@ -70,7 +73,7 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
 
     def load_with_datetime(self, text: str) -> None:
         """Move to the version of a time; the oldest one where it is too old."""
-        log, timestamp_ms = self._catalog.log(self._name), _parse_time_ms(text)
+        log, timestamp_ms = self._log, _parse_time_ms(text)
         try:
             version = log.version_at(timestamp_ms)
         except VersionNotFoundError:
@@ -222,7 +225,7 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
         return explained(what, real.seen, real.location)
 
     def _load(self, version: int | None) -> Snapshot:
-        return self._catalog.snapshot(self._name, version)
+        return self._catalog.snapshot(self._name, version, identity=self._identity)
 
     def _check_columns(self, predicate: Any) -> None:
         if isinstance(predicate, list):

@@ -119,6 +119,8 @@ def open_real(
     features = known(snapshot.protocol.reader_features) or ()
     ratified = not isinstance(snapshot, PendingSnapshot)
     if ratified and _OF_THE_LOG.isdisjoint(features):
+        # Its place may be another table's by now.
+        catalog.log(table.name, snapshot.identity).head()
         if catalog.mirror_state(table.name)[0] < version:
             publish(catalog, table.name, storage_options)
         options = dict(storage_options or {})
@@ -136,7 +138,8 @@ def open_real(
 
 def open_changes(catalog: Catalog, snapshot: Snapshot, since: int) -> Real:
     """A handle on a log of one's own that has each commit since a version."""
-    log, name = catalog.log(snapshot.table.name), snapshot.table.name
+    name = snapshot.table.name
+    log = catalog.log(name, snapshot.identity)
     first = log.head(snapshot.version).first_version
     if 0 < first >= since:
         raise VersionNotFoundError(

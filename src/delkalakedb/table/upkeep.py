@@ -14,8 +14,10 @@ import msgspec
 
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.catalog.commits import load_commits
+from delkalakedb.catalog.head import Identity
 from delkalakedb.catalog.outbox import Mirror, Outbox
 from delkalakedb.catalog.ratify import CLIENT
+from delkalakedb.catalog.reader import SqlTxnLogReader
 from delkalakedb.commits import commit
 from delkalakedb.errors import DeltaError
 from delkalakedb.mirror.checkpoint import write_checkpoint
@@ -55,7 +57,13 @@ class SqlRawUpkeep:
     _name: str
     _snapshot: Snapshot
     _storage_options: Mapping[str, str] | None
+    _identity: Identity | None
+    _load: Callable[[int | None], Snapshot]
     load_with_datetime: Callable[[str], None]
+
+    @property
+    def _log(self) -> SqlTxnLogReader:
+        return self._catalog.log(self._name, self._identity)
 
     def vacuum(
         self,
@@ -68,13 +76,11 @@ class SqlRawUpkeep:
         keep_versions: Sequence[int] | None = None,
     ) -> list[str]:
         """Delete files that nothing needs any more; their paths."""
-        head = self._catalog.log(self._name).head()
+        head = self._log.head()
         enforce = enforce_retention_duration
         retention = retention_of(head, retention_hours, enforce=enforce)
         store, kept = self._store(), keep_versions or ()
-        vacuum = Vacuum(
-            self._catalog, self._name, store, retention.asked_ms, full, kept
-        )
+        vacuum = Vacuum(self._catalog, self._log, store, retention.asked_ms, full, kept)
         plan = vacuum.plan()
         if dry_run or not plan:
             return list(plan)
@@ -107,7 +113,7 @@ class SqlRawUpkeep:
         post_commithook_properties: Any = None,
     ) -> str:
         """Make the table what it was at a version or a time; metrics as JSON."""
-        log = self._catalog.log(self._name)
+        log = self._log
         difference = restored(
             self._catalog,
             log.head(self._snapshot.version),
@@ -133,7 +139,7 @@ class SqlRawUpkeep:
         post_commithook_properties: Any = None,
     ) -> str:
         """Take files out of the table that aren't in the store; metrics as JSON."""
-        latest = self._catalog.log(self._name).latest_version()
+        latest = self._log.latest_version()
         absent = self._absent(latest)
         paths = [add.path for add in absent]
         metrics = {"dry_run": dry_run, "files_removed": _json(paths)}
@@ -156,7 +162,13 @@ class SqlRawUpkeep:
         mirror, store = self._published(), self._store()
         version = self._snapshot.version
         made = write_checkpoint(
-            self._catalog, self._name, version, store, _now_ms(), v2=v2
+            self._catalog,
+            self._name,
+            version,
+            store,
+            _now_ms(),
+            mirror.table_id,
+            v2=v2,
         )
         write_last_checkpoint(store, made)
         Outbox(self._catalog.backend).mark_checkpoint(mirror, version)
@@ -175,7 +187,7 @@ class SqlRawUpkeep:
                 f"{self._name}: Invalid version range: end_version {last} must be "
                 f"greater than start_version {first}"
             )
-        self._catalog.log(self._name).head(last)
+        self._log.head(last)
         self._published()
         commits = load_commits(self._catalog.backend, self._name, first - 1, last)
         actions = _compacted(a for ratified in commits for a in ratified.actions)
@@ -223,15 +235,15 @@ class SqlRawUpkeep:
     ) -> None:
         """Make actions true, without another attempt, and move to their version."""
         if reads is None:
-            reads = Reads(version=self._catalog.log(self._name).latest_version())
+            reads = Reads(version=self._log.latest_version())
         reads = replace(reads, identity=self._snapshot.identity)
         staged = Staged(self._name, (info, *txns, *actions), reads)
         done = commit(self._catalog, staged, storage_options=self._storage_options)
         version = done[-1].version if done else None
-        self._snapshot = self._catalog.snapshot(self._name, version)
+        self._snapshot = self._load(version)
 
     def _absent(self, version: int) -> list[Add]:
-        log = self._catalog.log(self._name)
+        log = self._log
         absent = {path_inside(add.path) for add in log.adds(version)} - {None}
         absent.difference_update(file.path for file in self._store().list())
         adds = log.adds(version) if absent else ()
@@ -239,6 +251,7 @@ class SqlRawUpkeep:
 
     def _published(self) -> Mirror:
         """The mirror, with the loaded version published."""
+        self._log.head()
         outbox = Outbox(self._catalog.backend)
         mirror = outbox.load(self._name)
         if mirror.published_version < self._snapshot.version:

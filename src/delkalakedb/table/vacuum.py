@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.reader import SqlTxnLogReader
 from delkalakedb.catalog.upkeep import Upkeep
 from delkalakedb.errors import DeltaError, VersionNotFoundError
 from delkalakedb.mirror.datafiles import vector_path
@@ -40,7 +41,7 @@ class Vacuum:
 
     Args:
         catalog: the table's catalog.
-        name: the table.
+        log: the table's log.
         store: its location.
         retention_ms: how long files are kept that nothing needs.
         full: files that no version names go as well.
@@ -48,7 +49,7 @@ class Vacuum:
     """
 
     catalog: Catalog
-    name: str
+    log: SqlTxnLogReader
     store: Store
     retention_ms: int
     full: bool
@@ -72,8 +73,7 @@ class Vacuum:
         return [path for path in plan if path not in needed]
 
     def _upkeep(self) -> Upkeep:
-        log = self.catalog.log(self.name)
-        head = log.head()
+        log, head = self.log, self.log.head()
         # Commits in quick succession are dated ahead of the clock.
         now_ms = max(int(time.time() * 1000), head.timestamp_ms)
         cutoff_ms = now_ms - self.retention_ms
@@ -99,6 +99,7 @@ class Vacuum:
 
     def _orphans(self, upkeep: Upkeep, plan: Collection[str]) -> dict[str, int]:
         needed, columns = self._needed(upkeep), upkeep.head.metadata.partition_columns
+        others = tuple(self._others(upkeep.head.location))
         return {
             file.path: file.size_bytes
             for file in self.store.list()
@@ -106,7 +107,15 @@ class Vacuum:
             and file.path not in needed
             and file.path not in plan
             and not _is_hidden(file.path, columns)
+            and not file.path.startswith(others)
         }
+
+    def _others(self, location: str) -> Iterator[str]:
+        """The folders below the location that other tables have."""
+        above = f"{location}/"
+        for table in self.catalog.tables():
+            if table.location.startswith(above):
+                yield f"{unquote(table.location.removeprefix(above))}/"
 
     def _needed(self, upkeep: Upkeep) -> set[str]:
         needed = {unquote(path) for path in upkeep.needed()}
@@ -114,11 +123,10 @@ class Vacuum:
         return needed | self._kept() | {path for v in vectors for path in _vector(v)}
 
     def _kept(self) -> set[str]:
-        log = self.catalog.log(self.name)
         return {
             path
             for version in self.keep_versions
-            for add in log.adds(version)
+            for add in self.log.adds(version)
             for path in paths_of(add)
         }
 

@@ -56,7 +56,7 @@ class SqlRawWrites(SqlRawAlters):
         if mode == "ignore":
             return
         if mode == "error":
-            location = self._snapshot.table.location
+            location = self._current().table.location
             raise TableExistsError(
                 f"{self._name}: A table already exists at {location}"
             )
@@ -78,7 +78,7 @@ class SqlRawWrites(SqlRawAlters):
             self._replace(data, options)
             return
         if mode == "append" and not any(map(options.get, _ASKING)):
-            small, data = split_small(self._snapshot, data)
+            small, data = split_small(self._current(), data)
             if small is not None:
                 self._append(small)
                 return
@@ -154,7 +154,7 @@ class SqlRawWrites(SqlRawAlters):
             operation = Operation[str](
                 "merge",
                 lambda raw: merge_builder.run(raw, spool.reader()),
-                merge_builder.matching(self._snapshot.metadata, spool),
+                merge_builder.matching(self._current().metadata, spool),
             )
             return self._perform(operation, merge_builder.commit_properties)
 
@@ -265,7 +265,7 @@ class SqlRawWrites(SqlRawAlters):
 
     def _parsed(self, predicate: str | Sequence[Any] | None) -> Predicate:
         """The predicate; one that only delta-rs understands may hold for any row."""
-        metadata = self._snapshot.metadata
+        metadata = self._current().metadata
         try:
             return parse_predicate(
                 predicate or None,

@@ -2,7 +2,9 @@
 
 -- name: load_table_versions
 -- The newest version of each table; those that are only staged have none.
-SELECT name, current_version FROM dl_tables WHERE current_version >= 0 ORDER BY name
+SELECT name, current_version, table_id, created_at_ms FROM dl_tables
+WHERE current_version >= 0
+ORDER BY name
 
 -- name: find_broken_tables
 -- Tables whose head, newest version, outbox and files don't go together.
