@@ -62,6 +62,56 @@ def test_add_actions_equal_those_of_deltalake(
     assert ours.schema.names == expected.schema.names
 
 
+MOMENTS = [datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 1, 2, 3, 5, UTC)]
+SHAPES = {
+    "unpartitioned": (pa.table({"i": [1], "s": ["a"]}), {}),
+    "no bounds": (pa.table({"bin": [b"x"], "list": [[1]]}), {}),
+    "no bounds in a struct": (pa.table({"st": [{"x": 1, "in": {"b": b"y"}}]}), {}),
+    "no statistics": (
+        pa.table({"i": [1]}),
+        {"configuration": {"delta.dataSkippingNumIndexedCols": "0"}},
+    ),
+    "times": (
+        pa.table(
+            {
+                "i": [1, 2, 3],
+                "at": pa.array([*MOMENTS, None], pa.timestamp("us", "UTC")),
+                "ntz": pa.array([*MOMENTS, None]).cast(pa.timestamp("us")),
+            }
+        ),
+        {"partition_by": ["at", "ntz"]},
+    ),
+    "texts": (
+        pa.table({"i": [1, 2, 3], "p": ["", None, "a"]}),
+        {"partition_by": ["p"]},
+    ),
+    "bytes": (
+        pa.table({"i": [1, 2], "p": pa.array([b"a", None])}),
+        {"partition_by": ["p"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_add_actions_have_the_columns_and_partitions_of_deltalake(
+    tmp_path: Path, shape: str, flatten: bool
+) -> None:
+    data, options = SHAPES[shape]
+    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t"
+    dk.write_deltalake(uri, data, **options)
+    table = dk.DeltaTable(uri)
+    plain = deltalake.DeltaTable(table.table_uri).get_add_actions(flatten=flatten)
+
+    ours = pa.table(table.get_add_actions(flatten=flatten)).sort_by("path")
+
+    expected = pa.table(plain).sort_by("path")
+    assert ours.schema == expected.schema
+    # A struct of nothing but nulls may be one, or null itself.
+    assert not flatten or ours.to_pylist() == expected.to_pylist()
+    assert table.to_pyarrow_table().num_rows == data.num_rows
+
+
 def test_statistics_that_do_not_fit_are_null(
     catalog: dk.Catalog, tmp_path: Path
 ) -> None:

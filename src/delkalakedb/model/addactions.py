@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain, islice
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.schema import Field, parse_schema
@@ -96,42 +97,49 @@ class _Layout:
     def schema(self) -> pa.Schema:
         """The columns that come out."""
         bounds = _struct(self.data, _final_type)
+        parts = {
+            "null_count": _struct(self.data, _count_type),
+            "min": bounds,
+            "max": bounds,
+            "partition": _struct(self.partition, _partition_type),
+        }
         return pa.schema(
             [
                 pa.field("path", pa.string(), nullable=False),
                 pa.field("size_bytes", pa.int64(), nullable=False),
                 pa.field("modification_time", pa.int64(), nullable=False),
                 pa.field("num_records", pa.int64()),
-                pa.field("null_count", _struct(self.data, _count_type)),
-                pa.field("min", bounds),
-                pa.field("max", bounds),
-                pa.field("partition", _struct(self.partition, _final_type)),
+                *(pa.field(name, kind) for name, kind in parts.items() if kind),
             ]
         )
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """One batch of files."""
+        schema = self.schema()
         written = _struct(self.data, _written_type, physical=True)
-        counts = _struct(self.data, _count_type, physical=True)
-        parts = _struct(self.partition, lambda field: pa.string(), physical=True)
-        stats = parse_texts(
-            batch["stats"],
-            pa.struct(
-                {"minValues": written, "maxValues": written, "nullCount": counts}
-            ),
-        )
+        kinds = {
+            "nullCount": _struct(self.data, _count_type, physical=True),
+            "minValues": written,
+            "maxValues": written,
+        }
+        kinds = {name: kind for name, kind in kinds.items() if kind}
+        columns = [*map(_copied, batch.select(_AS_THEY_ARE).columns)]
+        if kinds:
+            parsed = parse_texts(batch["stats"], pa.struct(kinds)).flatten()
+            given = zip(parsed, schema.types[len(columns) :], strict=False)
+            columns += [typed(stats, kind) for stats, kind in given]
+        if self.partition:
+            columns.append(self._partitions(batch, schema.types[-1]))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _partitions(self, batch: pa.RecordBatch, kind: pa.StructType) -> pa.Array:
+        texts = [pa.field(field.physical_name, pa.string()) for field in self.partition]
         # Few distinct values stand for many files.
         encoded = batch["partition_values"].dictionary_encode()
-        values = parse_texts(encoded.dictionary, parts).take(encoded.indices)
-        schema = self.schema()
-        columns = [
-            *map(_copied, batch.select(_AS_THEY_ARE).columns),
-            typed(stats.field("nullCount"), schema.field("null_count").type),
-            typed(stats.field("minValues"), schema.field("min").type),
-            typed(stats.field("maxValues"), schema.field("max").type),
-            typed(values, schema.field("partition").type),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        parsed = parse_texts(encoded.dictionary, pa.struct(texts))
+        values = [pc.if_else(pc.equal(v, ""), None, v) for v in parsed.flatten()]
+        nulled = pa.StructArray.from_arrays(values, fields=texts)
+        return typed(nulled, kind).take(encoded.indices)
 
 
 def _copied(array: pa.Array) -> pa.Array:
@@ -158,7 +166,8 @@ def _struct(
     leaf: Callable[[Field], pa.DataType | None],
     *,
     physical: bool = False,
-) -> pa.StructType:
+) -> pa.StructType | None:
+    """The struct of the fields that have a type; None without any."""
     found = []
     for field in fields:
         if field.type == "struct":
@@ -168,11 +177,15 @@ def _struct(
         if kind is not None:
             name = field.physical_name if physical else field.name
             found.append(pa.field(name, kind))
-    return pa.struct(found)
+    return pa.struct(found) if found else None
 
 
 def _final_type(field: Field) -> pa.DataType | None:
     return arrow_type(field.type)
+
+
+def _partition_type(field: Field) -> pa.DataType | None:
+    return pa.binary() if field.type == "binary" else arrow_type(field.type)
 
 
 def _written_type(field: Field) -> pa.DataType | None:

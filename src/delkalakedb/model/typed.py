@@ -156,13 +156,23 @@ def typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_string(array.type):
         array = pc.if_else(pc.equal(array, ""), None, array)
     try:
-        return array.cast(kind)
+        return _cast(array, kind)
     except pa.ArrowInvalid:
-        return pa.array([_cast(value, kind) for value in array], kind)
+        return pa.array([_cast_one(value, kind) for value in array], kind)
 
 
-def _cast(value: pa.Scalar, kind: pa.DataType) -> Any:
+def _cast(values: Any, kind: pa.DataType) -> Any:
     try:
-        return value.cast(kind).as_py()
+        return values.cast(kind)
+    except pa.ArrowInvalid:
+        if not pa.types.is_timestamp(kind):
+            raise
+        # A time without a zone is UTC.
+        return values.cast(pa.timestamp(kind.unit)).cast(kind)
+
+
+def _cast_one(value: pa.Scalar, kind: pa.DataType) -> Any:
+    try:
+        return _cast(value, kind).as_py()
     except pa.ArrowInvalid:
         return None

@@ -175,9 +175,12 @@ def _statistics(
     actions: pa.Table, names: Sequence[str], schema: pa.Schema
 ) -> Iterator[Iterator[_Known]]:
     """For each column that is looked at, what is known of it in each file."""
-    rows, nulls, lows, highs = (
+    rows = actions["num_records"].combine_chunks()
+    nulls, lows, highs = (
         actions[name].combine_chunks()
-        for name in ("num_records", "null_count", "min", "max")
+        if name in actions.column_names
+        else pa.nulls(len(rows), pa.struct([]))
+        for name in ("null_count", "min", "max")
     )
     for name in names:
         if nulls.type.get_field_index(name) < 0 or pa.types.is_nested(
