@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from delkalakedb.model.tables import Commit, File, Table
     from delkalakedb.table import DeltaTable, write_deltalake
     from delkalakedb.table.multi import Transaction, transaction
+    from delkalakedb.table.query import QueryBuilder
     from delkalakedb.table.registration import register, unregister
     from delkalakedb.telemetry import JsonFormatter
 
@@ -40,6 +41,7 @@ __all__ = [
     "ImportProgress",
     "Imported",
     "JsonFormatter",
+    "QueryBuilder",
     "Snapshot",
     "Synced",
     "Table",
@@ -71,6 +73,7 @@ _HOMES = {
     "ImportProgress": "migrate",
     "Imported": "migrate",
     "JsonFormatter": "telemetry",
+    "QueryBuilder": "table.query",
     "Snapshot": "catalog",
     "Synced": "migrate",
     "Table": "model.tables",

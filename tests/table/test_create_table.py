@@ -9,6 +9,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from deltalake import CommitProperties
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError, TableExistsError
@@ -130,3 +131,26 @@ def test_catalog_refuses_to_create_a_table_twice(catalog: dk.Catalog) -> None:
 def test_text_that_is_no_schema_is_refused(catalog: dk.Catalog) -> None:
     with pytest.raises(DeltaError, match="not a schema in Delta's JSON"):
         catalog.create_table("t", "x long, day string")
+
+
+def test_options_by_position_are_taken_and_warned_of(catalog_uri: str) -> None:
+    uri = named(catalog_uri)
+    schema = pa.schema([("id", pa.int64())])
+    told = CommitProperties(custom_metadata={"who": "me"})
+    given = ("error", None, None, None, {"my.key": "1"}, None)
+
+    with pytest.warns(DeprecationWarning, match="by position"):
+        table = dk.DeltaTable.create(uri, schema, *given, told, None, False)
+
+    assert table.history()[0]["who"] == "me"
+    assert table.metadata().configuration == {"my.key": "1"}
+    with (
+        pytest.warns(DeprecationWarning, match="by position"),
+        pytest.raises(TypeError, match="multiple values for 'commit_properties'"),
+    ):
+        dk.DeltaTable.create(uri, schema, *given, told, commit_properties=told)
+    with (
+        pytest.warns(DeprecationWarning, match="by position"),
+        pytest.raises(TypeError, match="unexpected"),
+    ):
+        dk.DeltaTable.create(uri, schema, *given, told, None, False, 1)

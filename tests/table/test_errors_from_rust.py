@@ -1,5 +1,6 @@
 """An operation that fails says what failed, and leaves everything as it was."""
 
+import errno
 import os
 import random
 import resource
@@ -242,3 +243,49 @@ def test_credentials_and_private_folders_are_taken_out(kind: type[Exception]) ->
     assert said.endswith("in s3://bucket/t/f and s3://bucket/t/f")
     assert "pa55" not in said
     assert "5ecret" not in said
+
+
+def test_source_of_a_merge_that_fails_names_the_merge(table: dk.DeltaTable) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [1], "s": ["x"]})
+        raise ValueError("the source broke")
+
+    schema = pa.schema([("id", pa.int64()), ("s", pa.string())])
+    source = pa.RecordBatchReader.from_batches(schema, batches())
+    merger = table.merge(source, "s.id = t.id", source_alias="s", target_alias="t")
+
+    with pytest.raises(DeltaError, match=r"t: merge on version 2: .*the source broke"):
+        merger.when_matched_update_all().execute()
+
+
+def test_mistake_in_rust_is_an_error_like_others(tmp_path: Path) -> None:
+    """deltalake lets what isn't an `Exception` through."""
+    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t&location={tmp_path}/a%5Eb"
+
+    with pytest.raises(DeltaError, match="t: write: Invalid object store url"):
+        dk.write_deltalake(uri, pa.table({"id": [1]}))
+
+
+def test_restore_that_lost_says_what_it_was_and_of_which_version(
+    table: dk.DeltaTable, catalog_uri: str
+) -> None:
+    uri = format_uri(parse_uri(catalog_uri).with_table("t"))
+    dk.DeltaTable(uri).delete("id = 1")
+
+    with pytest.raises(CommitFailedError, match=r"t: restore on version 2: .*DELETE"):
+        table.restore(0)
+
+
+def test_partition_on_another_disk_is_written(
+    catalog_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rename(*paths: Any) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    uri = format_uri(parse_uri(catalog_uri).with_table("t"))
+    dk.write_deltalake(uri, pa.table({"id": [1], "p": ["a"]}), partition_by="p")
+    monkeypatch.setattr("delkalakedb.workspace.files.os.rename", rename)
+
+    dk.DeltaTable(uri).update({"id": "id + 1"})
+
+    assert dk.DeltaTable(uri).to_pyarrow_table()["id"].to_pylist() == [2]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import duckdb
 import polars
 import pyarrow as pa
@@ -16,7 +17,6 @@ from lakes import Lake
 import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.errors import DeltaError, ProtocolError
-from delkalakedb.table.query import QueryBuilder
 from delkalakedb.table.select import select
 from delkalakedb.uri import format_uri, parse_uri
 
@@ -75,7 +75,7 @@ def read(data: Any) -> Rows:
 
 
 def query(table: DeltaTable) -> Any:
-    return QueryBuilder().register("t", table).execute("SELECT * FROM t")
+    return dk.QueryBuilder().register("t", table).execute("SELECT * FROM t")
 
 
 def by_duckdb(table: DeltaTable) -> Any:
@@ -119,6 +119,21 @@ def test_every_reader_is_right_or_refuses(
             assert read(reader(table)) == rows, name
     assert table.count() == len(rows)
     assert table.schema().to_arrow().names == SCHEMA.names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_deltalake_reads_them_when_it_is_registered(
+    kind: str, catalog: Catalog, tmp_path: Path
+) -> None:
+    ours, rows = make(kind, catalog, tmp_path)
+    uri = format_uri(parse_uri(format_uri(catalog.uri)).with_table(ours._table._name))
+    dk.register()
+    try:
+        table = deltalake.DeltaTable(uri)
+        assert read(table.to_pyarrow_table()) == rows
+        assert len(table.to_pandas()) == len(rows)
+    finally:
+        dk.unregister()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -303,5 +318,5 @@ def test_datafusion_is_told_what_to_use_instead(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     table, _ = make("vectors", catalog, tmp_path)
-    with pytest.raises(ProtocolError, match=r"scan\(\) or a QueryBuilder"):
+    with pytest.raises(ProtocolError, match=r"scan\(\) or dk.QueryBuilder"):
         table.__datafusion_table_provider__(SessionContext())

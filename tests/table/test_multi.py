@@ -16,6 +16,7 @@ from delkalakedb.errors import (
     TableNotFoundError,
     TransactionError,
 )
+from delkalakedb.uri import parse_uri
 
 
 @pytest.fixture
@@ -249,10 +250,36 @@ def test_unknown_and_existing_tables_are_named(two: str) -> None:
 def test_upkeep_is_refused_within_a_transaction(two: str) -> None:
     dk.write_deltalake(table(two, "a"), pa.table({"x": [4]}), mode="append")
 
-    with dk.transaction(two) as tx, pytest.raises(TransactionError, match="restore"):
-        tx.table("a").restore(0)
+    with dk.transaction(two) as tx:
+        tx.write("a", pa.table({"x": [5]}), mode="append")
+        handle = tx.table("a")
+        for name, call in {
+            "restore": lambda: handle.restore(0),
+            "vacuum": handle.vacuum,
+            "repair": handle.repair,
+            "generate": handle.generate,
+            "create_checkpoint": handle.create_checkpoint,
+            "cleanup_metadata": handle.cleanup_metadata,
+            "compact_logs": lambda: handle.compact_logs(0, 1),
+        }.items():
+            with pytest.raises(TransactionError, match=f"{name} can't be part"):
+                call()
+        with pytest.raises(TransactionError, match="once the transaction has ended"):
+            handle.load_cdf()
+        handle.load_as_version(handle.version())
+        assert parse_uri(handle.catalog_uri).table == "a"
 
-    assert ratified(two, "a") == (1, [1, 2, 3, 4])
+    assert ratified(two, "a") == (2, [1, 2, 3, 4, 5])
+
+
+def test_mode_of_a_first_write_is_kept(two: str) -> None:
+    with dk.transaction(two) as tx:
+        tx.write("new", pa.table({"x": [1]}), mode="append")
+        with pytest.raises(DeltaError, match="Invalid save mode"):
+            tx.write("other", pa.table({"x": [1]}), mode="bogus")
+
+    (commit,) = dk.DeltaTable(table(two, "new")).history()
+    assert commit["operationParameters"]["mode"] == "Append"
 
 
 def test_table_is_not_made_where_another_log_lies(two: str) -> None:

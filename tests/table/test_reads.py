@@ -2,13 +2,16 @@
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import deltalake
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import delkalakedb as dk
+from delkalakedb.errors import DeltaError
 from delkalakedb.uri import format_uri, parse_uri
 
 ODD = "x y%z/ü:1"
@@ -27,6 +30,43 @@ FILTERS: list[Any] = [
     [("n", ">", 1), ("p", "=", ODD)],
     [[("p", "=", "b1")], [("day", "=", "2026-01-02"), ("n", "<=", 2)]],
 ]
+
+
+def test_numbers_of_other_libraries_are_versions(catalog_uri: str) -> None:
+    uri = format_uri(parse_uri(catalog_uri).with_table("t"))
+    for i in range(2):
+        dk.write_deltalake(uri, pa.table({"id": [i]}), mode="append")
+    table = dk.DeltaTable(uri, version=np.int64(0))
+
+    assert table.version() == 0
+    assert len(dk.DeltaTable(uri).history(np.int64(1))) == 1
+    dk.DeltaTable(uri).restore(np.int64(0))
+    assert dk.DeltaTable(uri).count() == 1
+    with pytest.raises(DeltaError, match="t: restore needs a version or a time"):
+        table.restore(None)
+
+
+def test_table_by_path_has_no_catalog(tmp_path: Path) -> None:
+    dk.write_deltalake(str(tmp_path / "t"), pa.table({"id": [1]}))
+
+    with pytest.raises(AttributeError, match="a table by path has no catalog"):
+        _ = dk.DeltaTable(str(tmp_path / "t")).catalog_uri
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
+def test_asking_for_a_table_makes_no_database(catalog_uri: str) -> None:
+    file = Path(parse_uri(catalog_uri).database)
+
+    assert not dk.DeltaTable.is_deltatable(f"{catalog_uri}?table=t")
+    assert not file.exists()
+
+
+def test_ignored_options_are_warned_of(catalog_uri: str) -> None:
+    uri = format_uri(parse_uri(catalog_uri).with_table("t"))
+    dk.write_deltalake(uri, pa.table({"id": [1]}))
+
+    with pytest.warns(DeprecationWarning, match="'without_files' .* ignored"):
+        dk.DeltaTable(uri, without_files=True)
 
 
 def rows(i: int) -> pa.Table:

@@ -14,7 +14,6 @@ from lakes import Lake
 
 import delkalakedb as dk
 from delkalakedb import Catalog
-from delkalakedb.table.query import QueryBuilder
 from delkalakedb.uri import format_uri, parse_uri
 
 ROWS = pa.table(
@@ -152,7 +151,7 @@ def parameters(call: Any) -> list[tuple[str, Any, str]]:
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [(dk.DeltaTable, deltalake.DeltaTable), (QueryBuilder, deltalake.QueryBuilder)],
+    [(dk.DeltaTable, deltalake.DeltaTable), (dk.QueryBuilder, deltalake.QueryBuilder)],
 )
 def test_members_and_signatures_are_deltalakes(ours: type, theirs: type) -> None:
     assert set(public(theirs)) <= set(public(ours))

@@ -12,7 +12,6 @@ from lakes import Lake
 import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.mirror.fence import fence
-from delkalakedb.table.query import QueryBuilder
 from delkalakedb.uri import format_uri, parse_uri
 
 NUMBERS = pa.schema({"n": pa.int64(), "p": pa.string()})
@@ -36,7 +35,7 @@ def rows(data: Any) -> Rows:
 
 
 def query(table: deltalake.DeltaTable) -> Rows:
-    return rows(QueryBuilder().register("t", table).execute("SELECT * FROM t"))
+    return rows(dk.QueryBuilder().register("t", table).execute("SELECT * FROM t"))
 
 
 def everything(lake: Lake) -> list[str]:
@@ -134,14 +133,14 @@ def test_own_log_of_a_fenced_table_lasts_as_long_as_its_reader(
     fence(lake.catalog, lake.name)
     readers = [
         opened(lake).scan(),
-        QueryBuilder().register("t", opened(lake)).execute("SELECT n FROM t"),
+        dk.QueryBuilder().register("t", opened(lake)).execute("SELECT n FROM t"),
     ]
     gc.collect()
-    assert len(list(tmp_path.glob("delkalakedb-*"))) == 2
+    assert len(list(tmp_path.glob("delkalakedb-scans-*/*"))) == 2
     assert [len(rows(reader)) for reader in readers] == [3, 3]
     del readers
     gc.collect()
-    assert list(tmp_path.glob("delkalakedb-*")) == []
+    assert list(tmp_path.glob("delkalakedb-scans-*/*")) == []
 
 
 def test_query_joins_tables_of_the_catalog_and_plain_ones(
@@ -150,7 +149,7 @@ def test_query_joins_tables_of_the_catalog_and_plain_ones(
     lake.create(NUMBERS)
     lake.commit(lake.file({"n": [1, 2], "p": ["a", "b"]}))
     deltalake.write_deltalake(tmp_path / "plain", pa.table({"n": [2]}))
-    builder = QueryBuilder({"datafusion.execution.batch_size": "16"})
+    builder = dk.QueryBuilder({"datafusion.execution.batch_size": "16"})
     builder.register("ours", opened(lake))
     builder.register("theirs", dk.DeltaTable(tmp_path / "plain"))
     sql = "SELECT p FROM ours JOIN theirs ON ours.n = theirs.n"

@@ -30,7 +30,6 @@ from twins import rows
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError
 from delkalakedb.storage import open_store
-from delkalakedb.table.query import QueryBuilder as OurQueryBuilder
 from delkalakedb.uri import parse_uri
 from stores import Place
 
@@ -220,7 +219,7 @@ def test_reads_give_what_plain_deltalake_does(twins: S3Twins) -> None:
 
 
 def dk_query(table: dk.DeltaTable, sql: str) -> Any:
-    return OurQueryBuilder().register("t", table).execute(sql)
+    return dk.QueryBuilder().register("t", table).execute(sql)
 
 
 @sqlite

@@ -201,6 +201,11 @@ class Backend(ABC):
     def identity(cls, uri: "Uri") -> tuple[object, ...]:
         """What tells one database from another."""
 
+    @classmethod
+    def is_absent(cls, uri: "Uri") -> bool:
+        """Whether the database isn't there, and would be made if it was opened."""
+        return False
+
     @abstractmethod
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
         """Prepare to connect; the database is reached on first use."""

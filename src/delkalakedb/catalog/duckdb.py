@@ -79,6 +79,10 @@ class DuckDBBackend(Backend):
         memory = uri.database == ":memory:"
         return (uri.database if memory else os.path.realpath(uri.database),)
 
+    @classmethod
+    def is_absent(cls, uri: "Uri") -> bool:
+        return uri.database != ":memory:" and not os.path.exists(uri.database)
+
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
         self._name = str(uri)
         self._path = uri.database

@@ -72,6 +72,10 @@ class SqliteBackend(Backend):
     def identity(cls, uri: "Uri") -> tuple[object, ...]:
         return (os.path.realpath(uri.database),)
 
+    @classmethod
+    def is_absent(cls, uri: "Uri") -> bool:
+        return not os.path.exists(uri.database)
+
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
         if uri.database == ":memory:":
             raise CatalogError(

@@ -11,7 +11,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -23,7 +22,7 @@ import pyarrow.compute as pc
 
 from delkalakedb.spark.session import is_connect, spark_url
 from delkalakedb.storage import Store, canonical_location, open_store
-from delkalakedb.workspace.folder import ensure_own, own_path, private_folder
+from delkalakedb.workspace.folder import folder_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,8 +31,6 @@ __all__ = ["LISTS", "write_list"]
 
 LISTS = "spark.delkalakedb.lists"
 _LOG = "_spark_metadata/0"
-# The folder of all processes' lists.
-_HOME = "delkalakedb-lists"
 # The lists that a process keeps for classic sessions, which have read them already.
 _KEPT = 64
 _STALE_SECONDS = 7 * 24 * 3600
@@ -61,10 +58,8 @@ class _Home:
     """The folder of this process's lists; it goes when the process ends."""
 
     def __init__(self) -> None:
-        stack = ExitStack()
-        self.path = stack.enter_context(private_folder(ensure_own(own_path(_HOME))))
+        self.path = folder_of(self, "delkalakedb-lists")
         self._names: dict[str, None] = {}
-        finalize(self, _close, stack, os.getpid())
 
     def forget_old(self, newest: str) -> None:
         self._names.pop(newest, None)
@@ -83,12 +78,6 @@ def _home() -> _Home:
 @cache
 def _home_of(pid: int) -> _Home:
     return _Home()
-
-
-def _close(stack: ExitStack, pid: int) -> None:
-    # A forked process isn't the one that made it.
-    if pid == os.getpid():
-        stack.close()
 
 
 def _write(home: Path, uris: pa.ChunkedArray, files: pa.Table) -> str:

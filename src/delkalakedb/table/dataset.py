@@ -127,7 +127,7 @@ def check_plain(snapshot: Snapshot) -> None:
     scanned = odd_files(snapshot)
     if odd or scanned or protocol.min_reader_version > 3:
         needs = ", ".join(scanned + odd) or f"reader {protocol.min_reader_version}"
-        others = "Spark" if odd or not scanned else "scan() or a QueryBuilder"
+        others = "Spark" if odd or not scanned else "scan() or dk.QueryBuilder"
         raise ProtocolError(
             f"{name}: its files can't be read as a pyarrow dataset, which knows "
             f"nothing of {needs}; read the table with {others}"

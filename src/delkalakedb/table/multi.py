@@ -15,8 +15,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import deltalake
+from arro3.core import RecordBatchReader
 
 from delkalakedb.catalog import Catalog, Snapshot, connect
+from delkalakedb.catalog.pending import PendingSnapshot
 from delkalakedb.commits import Together
 from delkalakedb.errors import TableExistsError, TransactionError
 from delkalakedb.model.tables import Table
@@ -101,7 +103,7 @@ class Transaction:
         elif self.tables.has(name):
             deltalake.write_deltalake(self.table(name), data, mode=mode, **options)
         else:
-            self._create(name, data, options)
+            self._create(name, data, {**options, "mode": mode})
 
     def create_table(
         self,
@@ -189,18 +191,22 @@ class _StagedTable(SqlRawTable):
         super().__init__(tables.catalog, name, None, options)
 
     def _load(self, version: int | None) -> Snapshot:
-        if version is None:
-            return self._tables.snapshot(self._name)
-        return super()._load(version)
+        current = self._tables.snapshot(self._name)
+        return current if version in (None, current.version) else super()._load(version)
 
     def _current(self) -> Snapshot:
         # The transaction may have gone on since the handle was taken.
         return self._tables.snapshot(self._name)
 
-    def _commit(self, *args: Any, **options: Any) -> None:
-        raise TransactionError(
-            "restore, vacuum and repair can't be part of a transaction"
-        )
+    def _check_upkeep(self, operation: str) -> None:
+        raise TransactionError(f"{operation} can't be part of a transaction")
+
+    def load_cdf(self, **options: Any) -> RecordBatchReader:
+        if isinstance(self._snapshot, PendingSnapshot):
+            raise TransactionError(
+                f"{self._name}: changes are known once the transaction has ended"
+            )
+        return super().load_cdf(**options)
 
     def _perform(
         self, operation: Operation[T], commit_properties: Any, stage: Stage = run
@@ -215,6 +221,7 @@ class _Handle(DeltaTable):
         self, tables: Together, name: str, options: dict[str, str] | None
     ) -> None:
         self._storage_options = options
+        self._catalog_uri = tables.catalog.uri.with_table(name)
         self._table = _StagedTable(  # type: ignore[assignment]
             tables, name, options
         )

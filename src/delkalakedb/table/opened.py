@@ -19,5 +19,8 @@ def open_catalog(uri: Uri) -> Catalog:
         catalog.close()
         catalog = None
     if catalog is None:
-        catalog = _opened.setdefault(key, connect(uri.catalog))
+        made = connect(uri.catalog)
+        catalog = _opened.setdefault(key, made)
+        if catalog is not made:
+            made.close()
     return catalog

@@ -13,7 +13,7 @@ from delkalakedb.model.conflicts import Rule
 from delkalakedb.model.txnlog import Committed, Conflicted
 from delkalakedb.workspace import Captured, Operation, Stage, run
 
-__all__ = ["perform"]
+__all__ = ["lost", "perform"]
 
 T = TypeVar("T")
 
@@ -60,10 +60,14 @@ def perform(
             if not outcome:
                 _check_repeated(captured, seen)
             return captured.result, outcome[-1].version if outcome else None
-        latest = catalog.snapshot(snapshot.table.name)
+        try:
+            latest = catalog.snapshot(snapshot.table.name, identity=snapshot.identity)
+        except REFUSED:
+            captured.discard()
+            raise
         if not left or not _may_run_again(outcome, snapshot, latest):
             captured.discard()
-            raise _lost(operation, snapshot, outcome)
+            raise lost(operation.name, snapshot, outcome)
         left -= 1
         time.sleep(pause_s * random.random())
         pause_s = min(2 * pause_s, concurrency.backoff_max)
@@ -121,11 +125,10 @@ def _may_run_again(lost: Conflicted, read: Snapshot, latest: Snapshot) -> bool:
     return lost.rule in _RUN_AGAIN and unchanged
 
 
-def _lost(
-    operation: Operation[T], snapshot: Snapshot, lost: Conflicted
-) -> CommitFailedError:
+def lost(operation: str, snapshot: Snapshot, to: Conflicted) -> CommitFailedError:
+    """What to say of an operation that lost against another commit."""
     return CommitFailedError(
-        f"{lost.table}: {operation.name} on version {snapshot.version}: "
-        f"Failed to commit transaction: version {lost.winner_version} was taken by "
-        f"{lost.winner_operation}: {lost.detail}; reload and retry ({lost.rule})"
+        f"{to.table}: {operation} on version {snapshot.version}: "
+        f"Failed to commit transaction: version {to.winner_version} was taken by "
+        f"{to.winner_operation}: {to.detail}; reload and retry ({to.rule})"
     )

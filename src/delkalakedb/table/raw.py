@@ -1,5 +1,6 @@
 """The stand-in for deltalake's `RawDeltaTable` that answers from SQL."""
 
+import operator
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -210,7 +211,7 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
         if has_vectors(self._snapshot):
             raise ProtocolError(
                 f"{self._name}: DataFusion can't read the deletion vectors of version "
-                f"{self.version()} through a table; use scan() or a QueryBuilder"
+                f"{self.version()} through a table; use scan() or dk.QueryBuilder"
             )
         return self.real().lasting().__datafusion_table_provider__(session)
 
@@ -250,9 +251,12 @@ def _live_rows(files: pa.RecordBatch) -> int:
 
 def _unsigned(number: int | None) -> int | None:
     """The number, as far as Rust and SQL both have it."""
-    if number is not None and number < 0:
+    if number is None:
+        return None
+    number = int(operator.index(number))
+    if number < 0:
         raise OverflowError("can't convert negative int to unsigned")
-    if number is not None and number >= 2**63:
+    if number >= 2**63:
         raise OverflowError("int too big to convert")
     return number
 

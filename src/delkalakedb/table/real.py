@@ -7,15 +7,12 @@ which are reached through a link to the table's folder. Nothing is committed to 
 """
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 from urllib.parse import unquote
-from weakref import finalize
 
 import deltalake
 import msgspec
@@ -42,6 +39,7 @@ from delkalakedb.model.actions import (
 from delkalakedb.model.codec import encode_commit
 from delkalakedb.storage import canonical_location
 from delkalakedb.table.files import local_folder
+from delkalakedb.workspace.folder import folder_of
 
 __all__ = ["Real", "open_changes", "open_real"]
 
@@ -56,8 +54,7 @@ class _Folder:
     """A temporary folder that goes with the last who refers to it."""
 
     def __init__(self) -> None:
-        self.path = Path(mkdtemp(prefix="delkalakedb-"))
-        finalize(self, _remove, self.path, os.getpid())
+        self.path = folder_of(self, "delkalakedb-scans")
 
 
 @dataclass(frozen=True)
@@ -231,12 +228,6 @@ def _linked_vector(vector: DeletionVector) -> DeletionVector:
     folder, identity = text[:-_UUID_LENGTH], text[-_UUID_LENGTH:]
     folder = f"{_LINK}/{folder}" if folder else _LINK
     return msgspec.structs.replace(vector, path_or_inline_dv=folder + identity)
-
-
-def _remove(folder: Path, pid: int) -> None:
-    # A forked process isn't the one that made it.
-    if pid == os.getpid():
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _held(source: pa.RecordBatchReader, folder: _Folder) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 deltalake hands every URI to one of a few Rust classes and functions, each a global of
 one of its modules. `register` puts a route in place of each: a `deltasql://` URI and
 what was opened by one go to the catalog, anything else to the original, untouched.
-So do two methods of its `DeltaTable` that read files past these.
+So do three methods of its `DeltaTable` that read files past these.
 """
 
 import threading
@@ -175,6 +175,7 @@ _ROUTES: dict[tuple[object, str], _Route] = {
     (table, "RawDeltaTable"): _RawDeltaTable,
     (table.DeltaTable, "count"): _method("count"),
     (table.DeltaTable, "to_pyarrow_dataset"): _method("to_pyarrow_dataset"),
+    (table.DeltaTable, "to_pyarrow_table"): _method("to_pyarrow_table"),
     (table, "_create_deltalake"): _function(create_deltalake, "table_uri"),
     (writer, "write_deltalake_rust"): _function(_first_write, "table_uri"),
     (convert_to, "_convert_to_deltalake"): _function(convert_to_deltalake, "uri"),

@@ -4,7 +4,8 @@ Any other URI or path goes to deltalake itself, untouched.
 """
 
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -22,6 +23,7 @@ from deltalake.table import (
 )
 
 from delkalakedb.catalog import Catalog
+from delkalakedb.catalog.backend import load_backend
 from delkalakedb.errors import TableNotFoundError
 from delkalakedb.model.txnlog import State
 from delkalakedb.table.create import create_deltalake
@@ -29,16 +31,21 @@ from delkalakedb.table.dataset import make_dataset, scan_table
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.write import write_deltalake
-from delkalakedb.uri import is_deltasql, parse_uri, require_table
+from delkalakedb.uri import Uri, is_deltasql, parse_uri, require_table
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 __all__ = ["DeltaTable", "write_deltalake"]
 
+# deltalake's own, which `register` may route here.
+_to_pyarrow_table = deltalake.DeltaTable.to_pyarrow_table
+
 
 class DeltaTable(deltalake.DeltaTable):
     """A deltalake `DeltaTable` whose metadata comes from the catalog."""
+
+    _catalog_uri: Uri | None = None
 
     def __init__(
         self,
@@ -69,9 +76,14 @@ class DeltaTable(deltalake.DeltaTable):
                 skip_stats,
             )
             return
+        _warn_ignored(
+            without_files=without_files,
+            log_buffer_size=log_buffer_size is not None,
+            skip_stats=skip_stats,
+        )
         uri = parse_uri(str(table_uri))
         at: Any = version
-        number = at if isinstance(at, int) else None
+        number = at if hasattr(at, "__index__") else None
         self._storage_options = storage_options
         self._catalog_uri = uri
         self._table = SqlRawTable(  # type: ignore[assignment]
@@ -82,7 +94,9 @@ class DeltaTable(deltalake.DeltaTable):
 
     @property
     def catalog_uri(self) -> str:
-        """The `deltasql://` URI, without credentials."""
+        """The `deltasql://` URI, without credentials; a table by path has none."""
+        if self._catalog_uri is None:
+            raise AttributeError(f"{self.table_uri}: a table by path has no catalog")
         return str(self._catalog_uri)
 
     @classmethod
@@ -111,6 +125,7 @@ class DeltaTable(deltalake.DeltaTable):
         if not is_deltasql(table_uri):
             made: Any = super().create(table_uri, schema, *given, *args, **options)
             return cast(Self, made)
+        options = _with_positional(options, args)
         if not isinstance(schema, deltalake.Schema):
             schema = deltalake.Schema.from_arrow(schema)
         columns = [partition_by] if isinstance(partition_by, str) else partition_by
@@ -119,12 +134,12 @@ class DeltaTable(deltalake.DeltaTable):
             schema,
             columns or [],
             mode,
-            bool(raise_if_key_not_exists),
+            bool(options["raise_if_key_not_exists"]),
             name,
             description,
             configuration,
             storage_options,
-            commit_properties,
+            options["commit_properties"],
         )
         return cls(table_uri, storage_options=storage_options)
 
@@ -137,7 +152,10 @@ class DeltaTable(deltalake.DeltaTable):
         if not is_deltasql(table_uri):
             return deltalake.DeltaTable.is_deltatable(table_uri, storage_options)
         uri = parse_uri(str(table_uri))
-        return _load_state(open_catalog(uri), require_table(uri)) is not None
+        name = require_table(uri)
+        if load_backend(uri.engine).is_absent(uri):
+            return False
+        return _load_state(open_catalog(uri), name) is not None
 
     def count(self) -> int:
         """The rows, as far as the files' statistics say."""
@@ -188,9 +206,29 @@ class DeltaTable(deltalake.DeltaTable):
         raw: Any = self._table
         sql = isinstance(raw, SqlRawTable) and not (partitions or filesystem)
         if not sql or not raw.odd_files():
-            return super().to_pyarrow_table(partitions, columns, filesystem, filters)
+            return _to_pyarrow_table(self, partitions, columns, filesystem, filters)
         schema = pa.schema(self.schema().to_arrow())
         return scan_table(raw, schema, columns, filters)
+
+
+def _warn_ignored(**given: bool) -> None:
+    for name in (name for name, used in given.items() if used):
+        message = f"The '{name}' parameter is deprecated and ignored."
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
+def _with_positional(options: dict[str, Any], args: Sequence[Any]) -> dict[str, Any]:
+    """The options of `create`, of which deltalake still takes some by position."""
+    if args:
+        message = "Options of create() by position are deprecated; give their names."
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
+    if len(args) > len(options):
+        raise TypeError("create() got unexpected positional arguments")
+    by_position = dict(zip(options, args, strict=False))
+    for name in by_position:
+        if options[name] not in (None, _DEFAULT_TRUE):
+            raise TypeError(f"create() got multiple values for '{name}'")
+    return options | by_position
 
 
 def _load_state(catalog: Catalog, name: str) -> State | None:

@@ -18,7 +18,7 @@ from delkalakedb.catalog.head import Identity
 from delkalakedb.catalog.outbox import Mirror, Outbox
 from delkalakedb.catalog.ratify import CLIENT
 from delkalakedb.catalog.reader import SqlTxnLogReader
-from delkalakedb.commits import commit
+from delkalakedb.commits import ratify
 from delkalakedb.errors import DeltaError
 from delkalakedb.mirror.checkpoint import write_checkpoint
 from delkalakedb.mirror.cleanup import clean_log
@@ -36,10 +36,11 @@ from delkalakedb.model.actions import (
 )
 from delkalakedb.model.codec import encode_commit
 from delkalakedb.model.properties import parse_properties
-from delkalakedb.model.txnlog import Reads, Staged
+from delkalakedb.model.txnlog import Conflicted, Reads, Staged
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.segment import LOG
 from delkalakedb.table.files import has_vectors, load_files
+from delkalakedb.table.perform import lost
 from delkalakedb.table.restore import check_present, removed, restored
 from delkalakedb.table.vacuum import Vacuum, path_inside, retention_of
 
@@ -61,6 +62,9 @@ class SqlRawUpkeep:
     _load: Callable[[int | None], Snapshot]
     load_with_datetime: Callable[[str], None]
 
+    def _check_upkeep(self, operation: str) -> None:
+        """Refuse an operation that can't be done on this handle."""
+
     @property
     def _log(self) -> SqlTxnLogReader:
         return self._catalog.log(self._name, self._identity)
@@ -76,6 +80,7 @@ class SqlRawUpkeep:
         keep_versions: Sequence[int] | None = None,
     ) -> list[str]:
         """Delete files that nothing needs any more; their paths."""
+        self._check_upkeep("vacuum")
         head = self._log.head()
         enforce = enforce_retention_duration
         retention = retention_of(head, retention_hours, enforce=enforce)
@@ -113,6 +118,7 @@ class SqlRawUpkeep:
         post_commithook_properties: Any = None,
     ) -> str:
         """Make the table what it was at a version or a time; metrics as JSON."""
+        self._check_upkeep("restore")
         log = self._log
         difference = restored(
             self._catalog,
@@ -139,6 +145,7 @@ class SqlRawUpkeep:
         post_commithook_properties: Any = None,
     ) -> str:
         """Take files out of the table that aren't in the store; metrics as JSON."""
+        self._check_upkeep("repair")
         latest = self._log.latest_version()
         absent = self._absent(latest)
         paths = [add.path for add in absent]
@@ -159,6 +166,7 @@ class SqlRawUpkeep:
 
         A table whose protocol has no V2 checkpoints gets a classic one.
         """
+        self._check_upkeep("create_checkpoint")
         mirror, store = self._published(), self._store()
         version = self._snapshot.version
         made = write_checkpoint(
@@ -175,12 +183,14 @@ class SqlRawUpkeep:
 
     def cleanup_metadata(self) -> None:
         """Delete what has expired of the mirror's log; the catalog keeps its own."""
+        self._check_upkeep("cleanup_metadata")
         mirror = self._published()
         published = mirror.published_version
         clean_log(self._store(), mirror.metadata, published, _now_ms())
 
     def compact_logs(self, starting_version: int, ending_version: int) -> None:
         """Write the commits of a range of versions as one compacted log entry."""
+        self._check_upkeep("compact_logs")
         first, last = starting_version, ending_version
         if last <= first:
             raise DeltaError(
@@ -196,6 +206,7 @@ class SqlRawUpkeep:
 
     def generate(self) -> None:
         """Write manifests that name the files, for readers that know no Delta."""
+        self._check_upkeep("generate")
         if parse_properties(self._snapshot.metadata).column_mapping_mode != "none":
             raise DeltaError(
                 f"{self._name}: a manifest can't say what the files' columns are "
@@ -216,8 +227,10 @@ class SqlRawUpkeep:
         store.delete_many(stale - {f"{folder}/manifest" for folder in manifests})
 
     def _version_of(self, target: int | str) -> int:
-        if isinstance(target, int):
-            return target
+        if hasattr(target, "__index__"):
+            return int(target)
+        if not isinstance(target, str):
+            raise DeltaError(f"{self._name}: restore needs a version or a time")
         here = self._snapshot
         try:
             self.load_with_datetime(target)
@@ -238,9 +251,12 @@ class SqlRawUpkeep:
             reads = Reads(version=self._log.latest_version())
         reads = replace(reads, identity=self._snapshot.identity)
         staged = Staged(self._name, (info, *txns, *actions), reads)
-        done = commit(self._catalog, staged, storage_options=self._storage_options)
-        version = done[-1].version if done else None
-        self._snapshot = self._load(version)
+        here, options = self._snapshot, self._storage_options
+        done = ratify(self._catalog, staged, seen=here, storage_options=options)
+        if isinstance(done, Conflicted):
+            operation = str(info.fields["operation"])
+            raise lost(operation.lower(), here, done)
+        self._snapshot = self._load(done[-1].version if done else None)
 
     def _absent(self, version: int) -> list[Add]:
         log = self._log
@@ -288,7 +304,7 @@ def _txns(commit_properties: Any) -> list[Txn]:
 
 
 def _restored_from(target: int | str) -> dict[str, str]:
-    if isinstance(target, int):
+    if not isinstance(target, str):
         return {"version": str(target)}
     since = datetime.fromisoformat(target.upper()) - _EPOCH
     return {"datetime": str(since // timedelta(milliseconds=1))}

@@ -8,7 +8,9 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from delkalakedb.errors import PredicateError, TableExistsError
+import pyarrow as pa
+
+from delkalakedb.errors import DeltaError, PredicateError, TableExistsError
 from delkalakedb.model.predicate import Predicate, parse_predicate
 from delkalakedb.model.schema import parse_schema
 from delkalakedb.table.alters import EVERY_FILE, IN_PRIVATE, SqlRawAlters
@@ -154,9 +156,20 @@ class SqlRawWrites(SqlRawAlters):
             operation = Operation[str](
                 "merge",
                 lambda raw: merge_builder.run(raw, spool.reader()),
-                merge_builder.matching(self._current().metadata, spool),
+                self._matching(merge_builder, spool),
             )
             return self._perform(operation, merge_builder.commit_properties)
+
+    def _matching(self, merge: MergePlan, spool: Spool) -> Predicate:
+        """The files that a merge may touch, by the keys of its source."""
+        snapshot = self._current()
+        try:
+            return merge.matching(snapshot.metadata, spool)
+        except pa.ArrowException as error:
+            raise DeltaError(
+                f"{self._name}: merge on version {snapshot.version}: the source can't "
+                f"be read: {error}"
+            ) from error
 
     def compact_optimize(
         self,

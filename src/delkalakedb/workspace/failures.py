@@ -19,8 +19,10 @@ from delkalakedb.redaction import redact
 
 __all__ = ["explained"]
 
+# A mistake in delta-rs, which is no `Exception`; its class can't be imported.
+_PANIC = "PanicException"
 _Ours = type[DeltaError | StorageError]
-_OURS: dict[type[Exception], _Ours] = {
+_OURS: dict[type[BaseException], _Ours] = {
     exceptions.CommitFailedError: CommitFailedError,
     exceptions.DeltaError: DeltaError,
     exceptions.DeltaProtocolError: ProtocolError,
@@ -41,7 +43,9 @@ def explained(what: str, private: Path, location: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
         kind = _kind(error)
         if kind is None:
             error.add_note(what)
@@ -50,11 +54,13 @@ def explained(what: str, private: Path, location: str) -> Iterator[None]:
         raise kind(f"{what}: {redact(text)}") from error
 
 
-def _kind(error: Exception) -> _Ours | None:
+def _kind(error: BaseException) -> _Ours | None:
     if isinstance(error, DeltaError | StorageError):
         return type(error)
     # A full disk, a folder without permission: delta-rs says DeltaError to that.
-    return DeltaError if isinstance(error, OSError) else _OURS.get(type(error))
+    if isinstance(error, OSError) or not isinstance(error, Exception):
+        return DeltaError
+    return _OURS.get(type(error))
 
 
 def _pattern(private: Path) -> re.Pattern[str]:

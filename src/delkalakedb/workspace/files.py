@@ -4,7 +4,9 @@ On a local disk they are linked and renamed; from an object store they are downl
 and to it uploaded.
 """
 
+import errno
 import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -73,7 +75,7 @@ class _LocalFiles(TableFiles):
 
     def take(self, paths: Iterable[str], folder: Path) -> None:
         paths, root = [*paths], self._root
-        self._make(paths, lambda path: os.rename(folder / path, root / path))
+        self._make(paths, lambda path: _move(folder / path, root / path))
 
     def put(self, files: Mapping[str, bytes]) -> None:
         self._make(files, lambda path: _write(f"{self._root}/{path}", files[path]))
@@ -141,6 +143,16 @@ def _each_in_its_folder(
             (root / parent).mkdir(parents=True, exist_ok=True)
             made.add(parent)
         put(path)
+
+
+def _move(source: Path, target: Path) -> None:
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # A partition's folder may be a link to another disk.
+        shutil.copyfile(source, target)
 
 
 def _write(path: str, data: bytes) -> None:

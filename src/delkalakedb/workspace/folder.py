@@ -11,15 +11,17 @@ import stat
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
+from weakref import finalize
 
 from delkalakedb.errors import StorageError
 
 __all__ = [
     "ensure_own",
     "find_leftovers",
+    "folder_of",
     "own_path",
     "private_folder",
     "remove_leftovers",
@@ -56,6 +58,20 @@ def private_folder(work: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _unlock(lock)
+
+
+def folder_of(owner: object, name: str) -> Path:
+    """A private folder among this user's temporary ones, gone when its owner is."""
+    stack = ExitStack()
+    folder = stack.enter_context(private_folder(ensure_own(own_path(name))))
+    finalize(owner, _close, stack, os.getpid())
+    return folder
+
+
+def _close(stack: ExitStack, pid: int) -> None:
+    # A forked process isn't the one that made it.
+    if pid == os.getpid():
+        stack.close()
 
 
 def _locked_folder(work: Path) -> tuple[Path, int | None]:
