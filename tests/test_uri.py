@@ -492,6 +492,13 @@ broken = st.sampled_from(
         "postgresql://u:{}@h:5432/db",
         "deltasql://postgres/db/s/t?sslpassword={}&bogus=1",
         "deltasql://postgres/db?password={}",
+        "deltasql://postgres//u:{}@h/db/s/t",
+        "deltasql:/postgres/u:{}@h:5432/db/s/t",
+        "deltasql:///postgres/u:{}@h/db",
+        "deltasql:postgres/u:{}@h/db",
+        "postgres/u:{}@h/db",
+        "u:{}@h:5432/db",
+        "deltasql://postgres/db/s/t?user=u:{}@h",
     ]
 )
 
@@ -509,6 +516,21 @@ def reported(text: str) -> str:
 def test_error_never_shows_the_password(template: str, secret: str) -> None:
     assert SECRET not in reported(template.format(secret))
     assert SECRET not in reported(template.format(quote(secret, safe="")))
+
+
+@pytest.mark.parametrize(
+    "location", [f"s3://key:{SECRET}@bucket/p", f"az://c/p?sig={SECRET}&se=1"]
+)
+@pytest.mark.parametrize("safe", ["", "/", "/:", "/:@=?"])
+@pytest.mark.parametrize("name", ["location", "data_path"])
+def test_secret_in_a_location_is_not_shown(name: str, safe: str, location: str) -> None:
+    text = f"deltasql://sqlite/x.db?table=t&{name}={quote(location, safe=safe)}"
+
+    assert SECRET not in reported(f"{text}&bogus=1")
+    assert SECRET not in reported(f"{text}&pool_size=x")
+    if safe == "":
+        assert SECRET not in repr(parse_uri(text))
+        assert SECRET in format_uri(parse_uri(text))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Credentials out of texts that people will read."""
 
 import re
+from urllib.parse import unquote
 
 __all__ = ["MASK", "redact", "redact_uri", "redact_url"]
 
@@ -20,6 +21,8 @@ _NAMED = re.compile(
     r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&,;}]+)",
     re.IGNORECASE,
 )
+# In a text that may not even begin as a URI does.
+_ANY_PASSWORD = re.compile(r":(?!//)\S*(?:@|%40)")
 _QUERY_SECRET = re.compile(r"(\?.*?password=).*", re.IGNORECASE)
 _LONGEST = 300
 
@@ -38,6 +41,17 @@ def redact_url(text: str) -> str:
 def redact_uri(text: str) -> str:
     """Redact a text that is meant to be one `deltasql://` URI, well formed or not."""
     one_word = re.sub(r"\s", "%20", text)
-    shown = _HOSTLESS.sub(rf"\1:{MASK}", redact(one_word))
+    hidden = _ANY_PASSWORD.sub(rf":{MASK}@", one_word)
+    head, mark, query = hidden.partition("?")
+    query = "&".join(map(_redact_parameter, query.split("&")))
+    shown = _HOSTLESS.sub(rf"\1:{MASK}", redact(f"{head}{mark}{query}"))
     shown = _QUERY_SECRET.sub(rf"\1{MASK}", shown)
     return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
+
+
+def _redact_parameter(text: str) -> str:
+    """A query parameter, as it was unless its value has a secret when decoded."""
+    name, _, value = text.partition("=")
+    plain = unquote(value)
+    hidden = redact(_ANY_PASSWORD.sub(rf":{MASK}@", plain))
+    return text if hidden == plain else f"{name}={hidden}"

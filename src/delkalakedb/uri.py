@@ -18,7 +18,7 @@ from importlib.metadata import entry_points
 from urllib.parse import quote, unquote_to_bytes
 
 from delkalakedb.errors import UriError
-from delkalakedb.redaction import MASK, redact_uri, redact_url
+from delkalakedb.redaction import MASK, redact, redact_uri
 from delkalakedb.uri_options import OPTIONS, OptionValue, check_options, write_option
 
 __all__ = [
@@ -126,7 +126,7 @@ class Uri:
         return value if isinstance(value, str) else None
 
     def __str__(self) -> str:
-        return _format(self, lambda _: MASK, redact_url)
+        return _format(self, lambda _: MASK, redact)
 
     def __repr__(self) -> str:
         return f"Uri({str(self)!r})"

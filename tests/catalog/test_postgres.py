@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pyarrow as pa
 import pytest
 from actions import add, commit, create, creation, paths, remove, stats
 from integrity import check_integrity
@@ -34,6 +37,7 @@ from delkalakedb.errors import (
     TableNotFoundError,
 )
 from delkalakedb.model.txnlog import Committed, Reads, Staged
+from delkalakedb.uri import parse_uri
 from postgres import PASSWORD, USER, Server
 
 
@@ -212,6 +216,69 @@ def test_writers_take_turns_whatever_the_database_isolates_by_default(
         check_integrity(catalog)
 
 
+def test_role_that_owns_a_schema_needs_no_right_to_make_one(uri: str) -> None:
+    schema, role = parse_uri(uri).schema, f"r{uuid.uuid4().hex}"
+    other = uri_of(parse_uri(uri).port or 0)
+    with dk.connect(other) as catalog, catalog.backend.writing() as session:
+        session.script(
+            [
+                f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'",
+                f"CREATE SCHEMA {schema} AUTHORIZATION {role}",
+            ]
+        )
+    with dk.connect(uri.replace(f"/{USER}:", f"/{role}:")) as catalog:
+        create(catalog)
+        assert [table.name for table in catalog.tables()] == ["t"]
+
+
+def test_odd_schema_names_are_used_and_long_ones_refused(server: Server) -> None:
+    uri = uri_of(server.port)
+    odd = uri.replace("/postgres/s", "/postgres/50%25%22%20s")
+    with dk.connect(odd) as catalog:
+        create(catalog)
+        assert [table.name for table in catalog.tables()] == ["t"]
+    with pytest.raises(CatalogError, match="name can't be longer than 63 bytes"):
+        dk.connect(f"{uri}{'x' * 40}")
+
+
+def test_database_of_another_encoding_is_refused(uri: str) -> None:
+    name = f"d{uuid.uuid4().hex}"
+    asked = f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
+    place = parse_uri(uri)
+    settings = f"host=127.0.0.1 port={place.port} user={USER} password={PASSWORD}"
+    with psycopg.connect(f"{settings} dbname=postgres", autocommit=True) as connection:
+        connection.execute(asked)
+
+    with pytest.raises(CatalogError, match="encoding is LATIN1; a catalog needs UTF8"):
+        dk.connect(replace(place, database=name))
+
+
+def test_bulk_reads_are_given_up_after_the_statement_timeout(uri: str) -> None:
+    slow = "SELECT CAST(1 AS BIGINT) AS a FROM (SELECT pg_sleep(60)) s"
+    with dk.connect(uri, pool={"statement_timeout": 0.2}) as catalog:
+        started = time.monotonic()
+        with pytest.raises(CatalogError, match="statement timeout"):
+            list(catalog.backend.batches(slow, {}, pa.schema([("a", pa.int64())])))
+        assert time.monotonic() - started < 50
+
+
+def test_catalog_that_was_dropped_is_made_anew_for_who_names_it(
+    server: Server, tmp_path: Path
+) -> None:
+    uri = f"{uri_of(server.port)}/t?location={tmp_path}/t"
+    dk.write_deltalake(uri, pa.table({"id": [1]}))
+    schema = parse_uri(uri).schema
+    with dk.connect(uri_of(server.port)) as other, other.backend.writing() as session:
+        session.script([f"DROP SCHEMA {schema} CASCADE"])
+    shutil.rmtree(tmp_path / "t")
+
+    with pytest.raises(CatalogError, match="does not exist"):
+        dk.DeltaTable(uri)
+    dk.write_deltalake(uri, pa.table({"id": [2]}))
+
+    assert dk.DeltaTable(uri).to_pyarrow_table()["id"].to_pylist() == [2]
+
+
 # --- an answer that is lost -------------------------------------------------------
 
 
@@ -296,6 +363,23 @@ def test_lost_answer_to_a_commit_of_new_tables_is_found_out(
     assert [t.name for t in cuttable.tables()] == ["left", "right"]
     assert paths(cuttable, "left") == ["l", "m"]
     check_integrity(cuttable)
+
+
+def test_lost_answer_tells_the_commits_in_the_order_they_were_staged(
+    proxy: Proxy, cuttable: Catalog
+) -> None:
+    cuttable.commit(creation("b"), creation("a"))
+    names = ["a", "b", "a"]
+    commits = [
+        Staged(name, (add(f"f{n}"),), Reads(version=0)) for n, name in enumerate(names)
+    ]
+
+    proxy.cut = "after"
+    outcomes = cuttable.commit(*commits)
+
+    assert proxy.cuts == 1
+    found = [(o.table, o.version) for o in outcomes]
+    assert found == [("a", 1), ("b", 1), ("a", 2)]
 
 
 def test_lost_answer_is_found_out_though_the_table_has_another_name_now(

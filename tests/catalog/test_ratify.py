@@ -19,8 +19,8 @@ from actions import (
 )
 
 from delkalakedb import Catalog
-from delkalakedb.errors import CommitFailedError, ProtocolError
-from delkalakedb.model.actions import Action, Add, DeletionVector, Remove
+from delkalakedb.errors import CommitFailedError, DeltalakeDBError, ProtocolError
+from delkalakedb.model.actions import Action, Add, CommitInfo, DeletionVector, Remove
 from delkalakedb.model.conflicts import Rule
 from delkalakedb.model.txnlog import Conflicted, Reads, Staged
 
@@ -357,3 +357,15 @@ def test_two_tables_may_hold_the_same_paths(catalog: Catalog) -> None:
     commit(catalog, remove(A), table="t")
 
     assert (paths(catalog, "t"), paths(catalog, "u")) == ([], ["a"])
+
+
+def test_text_that_no_database_holds_is_refused_by_the_catalog(
+    catalog: Catalog,
+) -> None:
+    create(catalog)
+
+    with pytest.raises(DeltalakeDBError):
+        commit(catalog, add("a"), CommitInfo({"userMetadata": "\ud800"}))
+
+    assert catalog.table("t").version == 0
+    commit(catalog, add("a"))

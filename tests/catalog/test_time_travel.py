@@ -89,3 +89,12 @@ def test_any_timestamp_agrees_with_a_search_through_all(
             at(travelled, timestamp_ms)
     else:
         assert at(travelled, timestamp_ms) == expected
+
+
+@pytest.mark.parametrize("version", [2**63 - 1, 2**63, 2**80])
+def test_version_beyond_all_numbers_is_not_there(
+    travelled: Catalog, version: int
+) -> None:
+    with pytest.raises(VersionNotFoundError, match=f"no version {version}"):
+        travelled.snapshot("t", version)
+    assert len(travelled.snapshot("t").history(version)) == 4

@@ -1,5 +1,7 @@
 """Existing Delta tables become tables of the catalog, with all that their logs say."""
 
+import os
+import time
 import uuid
 from pathlib import Path
 
@@ -389,3 +391,25 @@ def _assert_empty(catalog: dk.Catalog) -> None:
     with catalog.backend.reading() as session:
         for table in tables:
             assert session.query_sql(f"SELECT * FROM {table}", {}) == []
+
+
+def test_times_of_a_copied_log_do_not_hide_in_commit_timestamps(
+    uri: str, catalog: dk.Catalog, tmp_path: Path
+) -> None:
+    """Its files are newer than its commits say."""
+    source = f"deltasql://sqlite/{tmp_path}/source.db?table=t&location={tmp_path}/t"
+    dk.write_deltalake(source, rows(0))
+    dk.write_deltalake(source, rows(4), mode="append")
+    stamped = {"delta.enableInCommitTimestamps": "true"}
+    dk.DeltaTable(source).alter.set_table_properties(stamped)
+    dk.write_deltalake(source, rows(8), mode="append")
+    later = time.time() + 3600
+    for entry in (tmp_path / "t" / "_delta_log").iterdir():
+        os.utime(entry, (later, later))
+    name = dk.import_table(str(tmp_path / "t"), uri).table
+    reference = FileTxnLogReader(open_store(str(tmp_path / "t")))
+
+    for seconds in (time.time(), later, later + 1):
+        timestamp_ms = int(seconds * 1000)
+        found = catalog.snapshot(name, timestamp_ms=timestamp_ms).version
+        assert found == reference.version_at(timestamp_ms) == 3

@@ -55,6 +55,7 @@ def micros(*moment: int) -> int:
         '{"numRecords": "many"}',
         '{"minValues": 3}',
         '{"numRecords": 1e400}',
+        '{"numRecords": 9223372036854775808}',
         "\ud800",
         '{"minValues": ' * 5000,
     ],

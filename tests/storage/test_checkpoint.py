@@ -100,6 +100,15 @@ def test_incomplete_multipart_checkpoint_is_ignored(copy):
     assert view(reader) == before
 
 
+def test_empty_checkpoint_is_ignored(copy):
+    reader = FileTxnLogReader(copy)
+    before = view(reader)
+    write_v1(copy, 3, *lines_at(reader, 3))
+    copy.put(log_path(6, "checkpoint.parquet"), b"")
+    drop_commits(copy, range(4))
+    assert view(reader) == before
+
+
 def test_checkpoint_newer_than_the_wanted_version_is_ignored(copy):
     reader = FileTxnLogReader(copy)
     before = [view(reader, v) for v in range(LAST + 1)]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from delkalakedb.uri import Uri
 
 __all__ = [
+    "UNFIT",
     "Backend",
     "Capabilities",
     "Insert",
@@ -39,8 +40,11 @@ __all__ = [
     "find_inode",
     "listed",
     "load_backend",
+    "unfit",
 ]
 
+# What drivers raise for a number or a text that no column can have.
+UNFIT = (OverflowError, UnicodeEncodeError)
 Row = tuple[Any, ...]
 Params = Mapping[str, Any]
 # Rows of Arrow arrays that are made Python's at once.
@@ -270,12 +274,17 @@ class Backend(ABC):
         """Load what would hold up the first bulk read; nothing for most engines."""
 
     def is_gone(self) -> bool:
-        """Whether its file was removed, or replaced by another."""
+        """Whether the database was removed, or replaced by another."""
         return False
 
     @abstractmethod
     def close(self) -> None:
         """Close every connection."""
+
+
+def unfit(name: str, error: Exception) -> CatalogError:
+    """What to say of a value that a driver didn't take."""
+    return CatalogError(f"{name}: the database can't hold a value: {error}")
 
 
 def find_inode(path: "str | Path") -> int | None:

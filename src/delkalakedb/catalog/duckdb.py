@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from delkalakedb.catalog.backend import (
+    UNFIT,
     Backend,
     Capabilities,
     Insert,
@@ -25,6 +26,7 @@ from delkalakedb.catalog.backend import (
     StoredRows,
     Write,
     find_inode,
+    unfit,
 )
 from delkalakedb.catalog.cache import Cache
 from delkalakedb.catalog.head import Head
@@ -295,6 +297,8 @@ class DuckDBBackend(Backend):
     def _mapped(self) -> Iterator[None]:
         try:
             yield
+        except UNFIT as error:
+            raise unfit(self._name, error) from error
         except (duckdb.IOException, duckdb.FatalException) as error:
             raise CatalogUnavailableError(f"{self._name}: {error}") from error
         except duckdb.Error as error:

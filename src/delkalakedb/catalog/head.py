@@ -24,6 +24,8 @@ __all__ = [
 ]
 
 Identity = tuple[int, int]
+# No version that a database can hold is as great.
+_MOST_VERSIONS = 2**63 - 1
 
 # The hold of a table that others write by file.
 FOLLOWING = "following"
@@ -112,7 +114,8 @@ def load_head(
 
     One round trip, or another one each where metadata or protocol changed since.
     """
-    rows = session.query("load_head", {"name": name, "version": version})
+    asked = version if version is None else min(version, _MOST_VERSIONS)
+    rows = session.query("load_head", {"name": name, "version": asked})
     if not rows:
         raise TableNotFoundError(f"{name}: the catalog has no such table")
     row = rows[0]

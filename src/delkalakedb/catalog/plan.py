@@ -35,6 +35,8 @@ __all__ = ["plan"]
 
 # So few are quickest named in the statement itself.
 _FEW_FILES = 16
+# Ranges of a column that are looked up one by one.
+_MOST_SCANS = 2000
 
 
 def plan(
@@ -152,10 +154,14 @@ class _Lookup:
         self.add("plan_overlap", table=table, column=column_id, **pieces)
 
     def _scans(self, column: StatColumn, bounds: Sequence[tuple[Any, Any]]) -> str:
+        classes = sorted(column.classes - {ALL_NULL})
+        if len(bounds) * len(classes) > _MOST_SCANS:
+            lows, highs = zip(*bounds, strict=True)
+            bounds = [(min(lows), max(highs))]
         rows = [
             (number, lo, hi, class_reach(number, hi))
             for lo, hi in bounds
-            for number in sorted(column.classes - {ALL_NULL})
+            for number in classes
         ]
         return ", ".join(f"({', '.join(map(self.param, row))})" for row in rows)
 

@@ -13,6 +13,7 @@ from psycopg import conninfo, sql
 from psycopg.pq import Conninfo, ConnStatus, TransactionStatus
 
 from delkalakedb.catalog.backend import (
+    UNFIT,
     Backend,
     Capabilities,
     Insert,
@@ -23,6 +24,7 @@ from delkalakedb.catalog.backend import (
     StoredRows,
     UnknownOutcomeError,
     Write,
+    unfit,
 )
 from delkalakedb.catalog.packing import Packing
 from delkalakedb.catalog.pool import Pool
@@ -56,11 +58,14 @@ _HOT = (
 _Values = Params | Sequence[Any]
 # From here on COPY beats rows in the text of a statement.
 _COPY_ROWS = 100
+_MAX_NAME_BYTES = 63
 _BEGIN: tuple[str, Params] = ("BEGIN", {})
 _NOT_DURABLE: tuple[str, Params] = ("SET LOCAL synchronous_commit TO off", {})
 _COMMIT: tuple[str, Params] = ("COMMIT", {})
 # lock_not_available, query_canceled, serialization_failure, deadlock_detected
 _BUSY = {"55P03", "57014", "40001", "40P01"}
+# undefined_table, invalid_schema_name: it was dropped while it was open
+_NO_CATALOG = {"42P01", "3F000"}
 # connection, authentication, resources, operator intervention, no such database
 _UNAVAILABLE = ("08", "28", "53", "57P", "3D000")
 
@@ -88,9 +93,16 @@ class PostgresBackend(Backend):
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
         self._name = str(uri)
         self._schema = uri.schema or "public"
+        if len(self._schema.encode()) > _MAX_NAME_BYTES:
+            # Postgres would cut it off, and take two such schemas for one.
+            raise CatalogError(
+                f"{self._name}: a schema's name can't be longer than "
+                f"{_MAX_NAME_BYTES} bytes"
+            )
         self._settings = settings
         self._conninfo = _conninfo(uri, settings)
         self._user: str | None = None
+        self._gone = False
         self._pool: Pool[_Connection] = Pool(
             self._connect,
             close=_Connection.close,
@@ -141,9 +153,12 @@ class PostgresBackend(Backend):
 
     def prepare(self, session: Session) -> None:
         # The lock comes first: two CREATE SCHEMA IF NOT EXISTS at once can collide.
+        self._gone = False
         session.query("lock_migrations", {"schema": self._schema})
-        schema = sql.Identifier(self._schema).as_string()
-        session.script([f"CREATE SCHEMA IF NOT EXISTS {schema}"])
+        # Where it exists, creating it needs a right that using it doesn't.
+        if not session.query("find_schema", {"schema": self._schema}):
+            schema = sql.Identifier(self._schema).as_string().replace("%", "%%")
+            session.script([f"CREATE SCHEMA {schema}"])
 
     def db_user(self) -> str | None:
         if self._user is None:
@@ -170,6 +185,9 @@ class PostgresBackend(Backend):
     def warm_up(self) -> None:
         self._bulk_reader()
 
+    def is_gone(self) -> bool:
+        return self._gone
+
     def close(self) -> None:
         self._pool.close()
         if self._bulk is not None:
@@ -195,9 +213,15 @@ class PostgresBackend(Backend):
             cursor = connection.execute(sql.SQL("; ").join(self._session_settings()))
             while cursor.nextset():
                 pass
+            ((durability, encoding),) = cursor.fetchall()
             # A commit that was published must never be lost by the database.
-            if cursor.fetchall()[0][0] in ("off", "local"):
+            if durability in ("off", "local"):
                 connection.execute("SET synchronous_commit TO on")
+            if encoding != "UTF8":
+                raise CatalogError(
+                    f"{self._name}: the database's encoding is {encoding}; a catalog "
+                    "needs UTF8: CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+                )
         except BaseException:
             connection.close()
             raise
@@ -208,12 +232,15 @@ class PostgresBackend(Backend):
         yield sql.SQL("SET search_path TO {}").format(sql.Identifier(self._schema))
         # Whoever waited for a table's lock must see what was committed meanwhile.
         yield sql.SQL("SET default_transaction_isolation TO 'read committed'")
-        yield sql.SQL("SET lock_timeout TO {}").format(int(pool.lock_timeout * 1000))
+        yield sql.SQL("SET lock_timeout TO {}").format(timeout_ms(pool.lock_timeout))
         if pool.statement_timeout is not None:
             yield sql.SQL("SET statement_timeout TO {}").format(
-                int(pool.statement_timeout * 1000)
+                timeout_ms(pool.statement_timeout)
             )
-        yield sql.SQL("SHOW synchronous_commit")
+        yield sql.SQL(
+            "SELECT current_setting('synchronous_commit'), "
+            "current_setting('server_encoding')"
+        )
 
     def _bulk_reader(self) -> "BulkReader":
         if self._bulk is None:
@@ -230,7 +257,10 @@ class PostgresBackend(Backend):
     def _mapped(self) -> Iterator[None]:
         try:
             yield
+        except UNFIT as error:
+            raise unfit(self._name, error) from error
         except psycopg.Error as error:
+            self._gone = self._gone or error.sqlstate in _NO_CATALOG
             lost = isinstance(error, psycopg.OperationalError)
             raise _map_error(self._name, error, error.sqlstate, lost) from error
 
@@ -245,6 +275,11 @@ def _map_error(
     if (code is None and lost) or (code or "").startswith(_UNAVAILABLE):
         return CatalogUnavailableError(text)
     return CatalogError(text)
+
+
+def timeout_ms(seconds: float) -> int:
+    """A timeout as Postgres takes it, to which 0 is none at all."""
+    return max(1, int(seconds * 1000))
 
 
 def _conninfo(uri: "Uri", settings: "Settings") -> str:

@@ -31,6 +31,7 @@ class BulkReader:
         self._conninfo = conninfo
         self._schema = schema
         self._name = name
+        self._timeout_s = settings.statement_timeout
         self._map_error = map_error
         self._pool: Pool[adbc.Connection] = Pool(
             self._connect,
@@ -53,6 +54,9 @@ class BulkReader:
         except adbc.Error as error:
             lost = isinstance(error, adbc.OperationalError)
             raise self._map_error(self._name, error, error.sqlstate, lost) from error
+        except OSError as error:
+            # A stream that breaks off is Arrow's error, which has no code.
+            raise self._map_error(self._name, error, None, True) from error
 
     def close(self) -> None:
         """Close every connection."""
@@ -61,9 +65,16 @@ class BulkReader:
     def _connect(self) -> adbc.Connection:
         connection = adbc.connect(self._conninfo)
         quoted = self._schema.replace('"', '""')
-        with connection.cursor() as cursor:
-            cursor.execute(f'SET search_path TO "{quoted}"')
-        connection.commit()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f'SET search_path TO "{quoted}"')
+                if self._timeout_s is not None:
+                    timeout_ms = max(1, int(self._timeout_s * 1000))
+                    cursor.execute(f"SET statement_timeout TO {timeout_ms}")
+            connection.commit()
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from delkalakedb.catalog.backend import (
     Backend,
     MovedOnError,
+    Row,
     UnknownOutcomeError,
 )
 from delkalakedb.catalog.commit import Actor
@@ -170,10 +171,12 @@ class SqlTxnLogWriter:
             session.query_many(lock_queries(self._backend, staged))
             rows = session.query("load_transaction", {"transaction_id": transaction_id})
             session.apply([releasing_lost(c.table, transaction_id) for c in staged])
-        # By the order in which they were staged; one may have been renamed since.
-        places = {commit.table: place for place, commit in enumerate(staged)}
-        rows.sort(key=lambda row: places.get(row[0], len(staged)))
-        return tuple(Committed(*row) for row in rows) or None
+        # In the order in which they were staged; those of a renamed table come last.
+        found: list[Row] = []
+        for commit in staged:
+            found += [row for row in rows if row[0] == commit.table][:1]
+            rows = [row for row in rows if row not in found]
+        return tuple(Committed(*row) for row in (*found, *rows)) or None
 
 
 def _log(committed: Committed, duration_ms: float) -> None:

@@ -19,6 +19,7 @@ from delkalakedb.model.actions import (
     Txn,
 )
 from delkalakedb.model.codec import decode_struct
+from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.tables import Commit
 from delkalakedb.model.txnlog import State
 
@@ -69,15 +70,20 @@ class SqlTxnLogReader:
     def version_at(self, timestamp_ms: int) -> int:
         """The newest version that isn't newer than a time."""
         head = self.head()
-        rows = self._query(
-            "load_version_at", table_id=head.table_id, timestamp_ms=timestamp_ms
+        properties = parse_properties(head.metadata)
+        stamped = properties.in_commit_timestamp_enablement_version or 0
+        # Before in-commit timestamps the times are those of files, which may be later.
+        for first, end in ((stamped, _NO_LIMIT), (0, stamped)):
+            key = {"table_id": head.table_id, "first": first, "end": end}
+            rows = self._query("load_version_at", timestamp_ms=timestamp_ms, **key)
+            if rows:
+                return int(rows[0][0])
+            if not stamped:
+                break
+        raise VersionNotFoundError(
+            f"{self._name}: no version is as old as timestamp {timestamp_ms} ms; "
+            f"the oldest is version {head.first_version}"
         )
-        if not rows:
-            raise VersionNotFoundError(
-                f"{self._name}: no version is as old as timestamp {timestamp_ms} ms; "
-                f"the oldest is version {head.first_version}"
-            )
-        return int(rows[0][0])
 
     def state(self, version: int | None = None) -> State:
         """Protocol and metadata at a version, the latest by default."""
@@ -135,7 +141,7 @@ class SqlTxnLogReader:
             "load_history",
             table_id=head.table_id,
             version=head.version,
-            max_rows=_NO_LIMIT if limit is None else limit,
+            max_rows=_NO_LIMIT if limit is None else min(limit, _NO_LIMIT),
             since_ms=since_ms,
             until_ms=until_ms,
             operation=operation,

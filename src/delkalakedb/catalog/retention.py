@@ -159,6 +159,7 @@ def _floor(
 
 def _version_at(session: Session, table_id: int, timestamp_ms: int) -> int:
     params = {"table_id": table_id, "timestamp_ms": timestamp_ms}
+    params |= {"first": 0, "end": 2**62}
     rows = session.query("load_version_at", params)
     return int(rows[0][0]) if rows else -1
 

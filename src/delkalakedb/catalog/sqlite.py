@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from delkalakedb.catalog.backend import (
+    UNFIT,
     Backend,
     Capabilities,
     Insert,
@@ -21,6 +22,7 @@ from delkalakedb.catalog.backend import (
     StoredRows,
     Write,
     find_inode,
+    unfit,
 )
 from delkalakedb.catalog.packing import Packing
 from delkalakedb.catalog.pool import Pool
@@ -219,6 +221,8 @@ class SqliteBackend(Backend):
     def _mapped(self) -> Iterator[None]:
         try:
             yield
+        except UNFIT as error:
+            raise unfit(self._name, error) from error
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in _BUSY:

@@ -8,6 +8,7 @@ expression that can't be looked into.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "Or",
     "Predicate",
     "StartsWith",
+    "alike",
     "compare",
     "find_column",
     "is_in",
@@ -200,13 +202,21 @@ def compare(column: Column, op: Op, literal: Any) -> Predicate:
 
 def is_in(column: Column, literals: Iterable[Any]) -> Predicate:
     """The membership of a column in literals, None being NULL."""
-    given = list(literals)
+    given = alike(literals)
     parts = [compare(column, Op.EQ, item) for item in given if item is not None]
     values = tuple(part.value for part in parts if isinstance(part, Comparison))
     if len(values) < len(parts):
         return Anything()
     found = In(column, values)
     return Or((found, Nothing())) if len(parts) < len(given) else found
+
+
+def alike(literals: Iterable[Any]) -> list[Any]:
+    """The literals as engines compare them: if one is a double, all numbers are."""
+    given = list(literals)
+    if any(isinstance(item, float | Decimal) for item in given):
+        return [Decimal(item) if type(item) is int else item for item in given]
+    return given
 
 
 def _unknown_column(name: str, schema: Schema) -> PredicateError:

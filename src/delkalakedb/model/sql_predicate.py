@@ -26,6 +26,7 @@ from delkalakedb.model.predicate import (
     Or,
     Predicate,
     StartsWith,
+    alike,
     compare,
     find_column,
     is_in,
@@ -158,8 +159,12 @@ class _Translation:
     def _between(self, node: Any) -> Predicate:
         if not _only(node, "this", "low", "high"):
             return Anything()
-        low = self._compare(node.this, Op.GE, node.args["low"])
-        return And((low, self._compare(node.this, Op.LE, node.args["high"])))
+        low, high = node.args["low"], node.args["high"]
+        if (column := self._column(node.this)) is None:
+            above = self._compare(node.this, Op.GE, low)
+            return And((above, self._compare(node.this, Op.LE, high)))
+        low, high = alike([_literal(low), _literal(high)])
+        return And((compare(column, Op.GE, low), compare(column, Op.LE, high)))
 
     def _like(self, node: Any, escape: str | None = None) -> Predicate:
         column, pattern = self._column(node.this), _literal(node.expression)
@@ -254,7 +259,7 @@ def _cast(value: Any, to: Any) -> Any:
         value = _from_text(value, name)
     if not (_is_decimal(value, to) if name == "DECIMAL" else _is_a(value, name, to)):
         raise _NotLiteralError
-    return value
+    return Decimal(value) if name == "DOUBLE" and type(value) is int else value
 
 
 def _from_text(text: str, name: str) -> Any:

@@ -8,7 +8,7 @@ that those which overlap `[a, b]` have their upper bound between `a` and a littl
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -59,7 +59,7 @@ _SHIFT = 540
 class Stats(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The statistics of one file, by physical column names."""
 
-    num_records: int | None = None
+    num_records: Annotated[int, msgspec.Meta(le=2**63 - 1)] | None = None
     min_values: dict[str, Any] | None = None
     max_values: dict[str, Any] | None = None
     null_count: dict[str, Any] | None = None

@@ -128,6 +128,9 @@ def _complete(files: Iterable[ObjectMeta]) -> dict[int, tuple[ObjectMeta, ...]]:
     complete: dict[int, tuple[ObjectMeta, ...]] = {}
     parts: dict[tuple[int, int], list[ObjectMeta]] = defaultdict(list)
     for meta in files:
+        # Some writers leave an empty one when they fail.
+        if not meta.size_bytes:
+            continue
         match = _CHECKPOINT.fullmatch(meta.path.removeprefix(f"{LOG}/"))
         if match and match["parts"]:
             parts[int(match[1]), int(match["parts"])].append(meta)

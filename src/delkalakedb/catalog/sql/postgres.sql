@@ -1,5 +1,9 @@
 -- What Postgres says differently.
 
+-- name: find_schema
+-- Whether there is such a schema.
+SELECT 1 FROM pg_namespace WHERE nspname = :schema
+
 -- name: lock_catalog
 -- Serialise the creation of tables.
 SELECT pg_advisory_xact_lock(hashtextextended('dl_tables ' || current_schema(), 0))

@@ -57,9 +57,10 @@ END
 RETURNING last_table_id
 
 -- name: load_version_at
--- The newest version that isn't newer than a time.
+-- The newest of some versions that isn't newer than a time.
 SELECT version FROM dl_table_versions
 WHERE table_id = :table_id AND timestamp_ms <= :timestamp_ms
+    AND version >= :first AND version < :end
 ORDER BY timestamp_ms DESC, version DESC
 LIMIT 1
 
