@@ -16,7 +16,7 @@ import pytest
 from actions import add, commit, create, staged
 
 import delkalakedb as dk
-from delkalakedb.catalog.outbox import Outbox
+from delkalakedb.catalog.outbox import Mirror, Outbox
 from delkalakedb.commits import commit as deliver
 from delkalakedb.errors import CatalogUnavailableError
 from delkalakedb.mirror import LagAlert, MirrorStatus, Reconciler, background
@@ -220,6 +220,35 @@ def test_external_mode_leaves_publishing_to_the_reconciler(
         assert not (location / "_delta_log").exists()
         Reconciler(external).run_once()
         assert versions(location) == 3
+
+
+def test_reconciler_looks_at_tables_that_wait_for_something(
+    catalog: dk.Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    load_all = Outbox.load_all
+
+    def watched(self: Outbox, *, behind: bool = False) -> list[Mirror]:
+        found = load_all(self, behind=behind)
+        seen.append([mirror.name for mirror in found])
+        return found
+
+    monkeypatch.setattr(Outbox, "load_all", watched)
+    tables(catalog, tmp_path, 3)
+    with dk.connect(catalog.uri, mirror={"poll": 0.01}) as polled:
+        reconciler = Reconciler(polled)
+        running = threading.Thread(target=reconciler.run_forever)
+        running.start()
+        try:
+            wait_for(lambda: seen[-1:] == [[]])
+            commit(catalog, add("b"), table="t1")
+            wait_for(lambda: ["t1"] in seen)
+            wait_for(lambda: versions(tmp_path / "t1") == 3)
+        finally:
+            reconciler.stop()
+            running.join()
+
+    assert seen[0] == ["t0", "t1", "t2"]
 
 
 def test_background_mode_publishes_after_the_call(

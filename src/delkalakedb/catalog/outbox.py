@@ -87,12 +87,11 @@ class Outbox:
         with self._backend.reading() as session:
             return find_mirror(session, name)
 
-    def load_all(self) -> list[Mirror]:
-        """Every table's mirror, by name."""
+    def load_all(self, *, behind: bool = False) -> list[Mirror]:
+        """Every table's mirror, by name; or only of those with versions that wait."""
+        params = {"name": None, "behind": int(behind)}
         with self._backend.reading() as session:
-            return [
-                _mirror(row) for row in session.query("load_mirrors", {"name": None})
-            ]
+            return [_mirror(row) for row in session.query("load_mirrors", params)]
 
     def take(
         self, name: str, lasts_s: float, *, early: bool = False, settling: bool = False
@@ -103,7 +102,7 @@ class Outbox:
         a diverged table only for `settling` that.
         """
         expires = time.monotonic() + lasts_s
-        load = self._backend.statements["load_mirrors"], {"name": name}
+        load = self._backend.statements["load_mirrors"], {"name": name, "behind": 0}
         take = taking(self._backend, name, lasts_s, early=early, settling=settling)
         taken, rows = self._backend.at_once([take, load])
         mirror = _one(rows, name)
@@ -193,7 +192,7 @@ class Outbox:
 
 def find_mirror(session: Session, name: str) -> Mirror:
     """A table's mirror, as a transaction sees it."""
-    return _one(session.query("load_mirrors", {"name": name}), name)
+    return _one(session.query("load_mirrors", {"name": name, "behind": 0}), name)
 
 
 def taking(

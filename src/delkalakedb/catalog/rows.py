@@ -220,14 +220,6 @@ def columns_to_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _value(value: Any) -> Any:
-    return None if value is UNSET else value
-
-
-def _json(value: Any) -> str | None:
-    return None if value is UNSET or value is None else _encode(value).decode()
-
-
 def _parsed(name: str, value: Any) -> Any:
     if value is None:
         return UNSET

@@ -1,9 +1,9 @@
 """The reconciler: publishes whatever writers couldn't, until the mirror is whole.
 
 Each pass asks the catalog once which tables are behind, has them published side by
-side, makes checkpoints that are due, and tells of lag. Any number of reconcilers may
-run at once: leases and claims in the catalog share out the work. One that is killed
-leaves nothing but a lease, which expires.
+side, makes checkpoints that are due, and tells of lag; every few seconds it looks at
+all tables. Any number of reconcilers may run at once: leases and claims in the catalog
+share out the work. One that is killed leaves nothing but a lease, which expires.
 """
 
 import contextlib
@@ -18,7 +18,13 @@ from typing import Any, Literal
 
 from delkalakedb.catalog import Catalog, connect
 from delkalakedb.catalog.outbox import Mirror, Outbox
-from delkalakedb.errors import CatalogError, DivergedError, MirrorError, StorageError
+from delkalakedb.errors import (
+    CatalogError,
+    DivergedError,
+    MirrorError,
+    StorageError,
+    TableNotFoundError,
+)
 from delkalakedb.mirror.foreign import find_foreign
 from delkalakedb.mirror.publish import foreign_message, publish_table, stores_with
 from delkalakedb.mirror.status import MirrorStatus, load_statuses, status_of
@@ -31,6 +37,8 @@ __all__ = ["LagAlert", "Reconciler", "run"]
 _log = logging.getLogger("delkalakedb.mirror")
 # How often a table that waits for nothing is looked at for commits of others.
 _FOREIGN_CHECK_S = 60.0
+# How often tables are looked at that wait for nothing: there may be thousands.
+_LOOK_AT_ALL_S = 5.0
 
 LagLevel = Literal["ok", "warn", "alert"]
 _LEVELS: dict[LagLevel, int] = {
@@ -75,6 +83,7 @@ class Reconciler:
         self._busy: dict[tuple[str, str], Future[Any]] = {}
         self._levels: dict[str, LagLevel] = {}
         self._checked: dict[str, float] = {}
+        self._look_at_all = 0.0
 
     def stop(self) -> None:
         """Finish what is under way and return."""
@@ -106,20 +115,35 @@ class Reconciler:
     def _workers(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._catalog.settings.mirror.workers, "mirror")
 
-    def _mirrors(self) -> list[Mirror]:
+    def _mirrors(self, *, behind: bool = False) -> list[Mirror]:
         if self._table is not None:
             mirrors = [self._outbox.load(self._table)]
         else:
-            mirrors = self._outbox.load_all()
+            mirrors = self._outbox.load_all(behind=behind)
         # Others publish a table that is held.
         return [mirror for mirror in mirrors if mirror.hold is None]
 
+    def _to_look_at(self, finished: set[str]) -> list[Mirror]:
+        """The tables behind, and those of which something is to be told or done."""
+        if time.monotonic() >= self._look_at_all:
+            self._look_at_all = time.monotonic() + _LOOK_AT_ALL_S
+            return self._mirrors()
+        mirrors = self._mirrors(behind=True)
+        late = {name for name, level in self._levels.items() if level != "ok"}
+        for name in sorted((finished | late) - {mirror.name for mirror in mirrors}):
+            try:
+                mirrors.append(self._outbox.load(name))
+            except TableNotFoundError:
+                self._levels.pop(name, None)
+        return [mirror for mirror in mirrors if mirror.hold is None]
+
     def _pass(self, workers: ThreadPoolExecutor, maker: ThreadPoolExecutor) -> None:
-        for key in [key for key, task in self._busy.items() if task.done()]:
+        done = [key for key, task in self._busy.items() if task.done()]
+        for key in done:
             if (error := self._busy.pop(key).exception()) is not None:
                 _log.error("%s %s failed", *key, exc_info=error)
         now_ms = time.time() * 1000
-        for mirror in self._mirrors():
+        for mirror in self._to_look_at({name for _, name in done}):
             self._watch(status_of(mirror, now_ms))
             foreign, key = self._is_quiet(mirror), ("publish", mirror.name)
             if key not in self._busy and (foreign or _is_behind(mirror, now_ms)):

@@ -1,7 +1,7 @@
 -- Statements shared by all engines: the outbox.
 
 -- name: load_mirrors
--- How far the mirror of each table has come, or of one of them.
+-- How far the mirror of each table has come, of one of them, or of those behind.
 SELECT
     m.table_id, t.name, t.location, t.current_version, m.published_version, m.state,
     m.attempts, m.last_error, m.next_try_ms, m.lease_owner, m.lease_until_ms,
@@ -11,7 +11,8 @@ FROM dl_mirrors m
 JOIN dl_tables t ON t.table_id = m.table_id
 LEFT JOIN dl_table_versions v
     ON v.table_id = m.table_id AND v.version = m.published_version + 1
-WHERE CAST(:name AS TEXT) IS NULL OR t.name = :name
+WHERE (CAST(:name AS TEXT) IS NULL OR t.name = :name)
+    AND (:behind = 0 OR m.published_version < t.current_version)
 ORDER BY t.name
 
 -- name: take_lease
