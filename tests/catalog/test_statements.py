@@ -23,6 +23,7 @@ HEADER = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 COLUMNS = ", ".join(FILES_SCHEMA.names)
 FRAGMENTS = {"plan_alive", "plan_died", "plan_nulls", "plan_overlap", "plan_uncovered"}
+FRAGMENTS |= {"now_ms"}
 JSON = {"names", "hashes", "ids", "removes", "stat_columns"}
 TEXTS = {"name", "location", "app_id", "domain", "operation", "actor", "sha256"}
 TEXTS |= {"transaction_id", "client", "schema", "table", "metadata", "protocol"}
@@ -48,7 +49,11 @@ def shared() -> dict[str, str]:
 def sources(engine: str) -> dict[str, str]:
     """The statements of an engine that are whole, but for the columns of files."""
     found = shared() | statements(SQL / f"{engine}.sql")
-    filled = {name: sql.replace("{columns}", COLUMNS) for name, sql in found.items()}
+    _, clock = found["now_ms"].strip().split("\n")
+    filled = {
+        name: sql.replace("{columns}", COLUMNS).replace("{now_ms}", clock)
+        for name, sql in found.items()
+    }
     return {n: s for n, s in filled.items() if n not in FRAGMENTS and "{" not in s}
 
 

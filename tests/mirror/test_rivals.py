@@ -34,7 +34,7 @@ from workers import CHILDREN, Crew
 
 from delkalakedb import Catalog, mirror
 from delkalakedb.catalog.adopt import hold_mirror
-from delkalakedb.catalog.outbox import Mirror, Outbox
+from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
 from delkalakedb.errors import DivergedError, MirrorError, StorageError
 from delkalakedb.mirror.foreign import find_foreign
 from delkalakedb.mirror.publish import Published, publish_table
@@ -268,6 +268,28 @@ def test_publisher_that_wakes_after_its_table_was_dropped_changes_no_other(
     assert Outbox(catalog.backend).load("t") == before
     reconciler_of(catalog).run_once()
     check_mirror(catalog)
+
+
+@pytest.mark.parametrize("engine", ["postgres"], indirect=True)
+@pytest.mark.parametrize("wrong_s", [-3600, 3600])
+def test_lease_lasts_as_long_whatever_its_owners_clock_says(
+    brief_catalog: Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wrong_s: int,
+) -> None:
+    catalog = brief_catalog
+    store = create_lake(catalog, str(tmp_path / "t"))
+    outbox, lasts_s = Outbox(catalog.backend), catalog.settings.mirror.lease
+    with monkeypatch.context() as elsewhere:
+        real = time.time
+        elsewhere.setattr("time.time", lambda: real() + wrong_s)
+        assert isinstance(outbox.take("t", lasts_s), Lease)
+
+    # It is held, and no longer than by any other publisher that was killed.
+    assert isinstance(outbox.take("t", lasts_s), Mirror)
+    outlive(catalog)
+    assert publish_table(catalog, "t", lambda _: store, 0).version == 0
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -14,7 +14,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from delkalakedb.catalog.backend import Backend, Row, Run, Session
 from delkalakedb.catalog.head import Head
@@ -32,8 +32,6 @@ __all__ = [
     "taken_lease",
     "taking",
 ]
-
-_ANY_TIME = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,18 @@ class Mirror:
     waiting_since_ms: int | None
     # Why nobody may commit to the table, or publish it, here.
     hold: str | None = None
+    # What time it is, by the clock that leases go by.
+    now_ms: int = field(default=0, compare=False)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody has the lease."""
+        return (self.lease_until_ms or 0) > self.now_ms
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether it is too soon after a failure."""
+        return (self.next_try_ms or 0) > self.now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ class Outbox:
 
     def load_all(self, *, behind: bool = False) -> list[Mirror]:
         """Every table's mirror, by name; or only of those with versions that wait."""
-        params = {"name": None, "behind": int(behind)}
+        params = {"name": None, "behind": int(behind), "now_ms": _now_ms()}
         with self._backend.reading() as session:
             return [_mirror(row) for row in session.query("load_mirrors", params)]
 
@@ -102,7 +112,7 @@ class Outbox:
         a diverged table only for `settling` that.
         """
         expires = time.monotonic() + lasts_s
-        load = self._backend.statements["load_mirrors"], {"name": name, "behind": 0}
+        load = self._backend.statements["load_mirrors"], _named(name)
         take = taking(self._backend, name, lasts_s, early=early, settling=settling)
         taken, rows = self._backend.at_once([take, load])
         mirror = _one(rows, name)
@@ -112,9 +122,7 @@ class Outbox:
         """The lease for another while; None if it was lost."""
         expires = time.monotonic() + lease.lasts_s
         with self._backend.writing(durable=False) as session:
-            until_ms = _now_ms() + int(lease.lasts_s * 1000)
-            params = _key(lease) | {"until_ms": until_ms}
-            held = session.query("renew_lease", params)
+            held = session.query("renew_lease", _key(lease) | _lasting(lease.lasts_s))
         if not held:
             return None
         return Lease(lease.mirror, lease.fence, expires, lease.lasts_s)
@@ -139,9 +147,9 @@ class Outbox:
         )
         return bool(marked)
 
-    def mark_failed(self, lease: Lease, error: str, next_try_ms: int) -> None:
-        """Publishing failed; it isn't tried before that time, and the lease is free."""
-        failed = _key(lease) | {"error": error, "next_try_ms": next_try_ms}
+    def mark_failed(self, lease: Lease, error: str, pause_s: float) -> None:
+        """Publishing failed; it isn't tried for a while, and the lease is free."""
+        failed = _key(lease) | {"error": error} | _pausing(pause_s)
         self._write(Run("mark_failed", failed), releasing(lease))
 
     def mark_diverged(
@@ -164,13 +172,7 @@ class Outbox:
 
     def claim_checkpoint(self, mirror: Mirror, version: int, lasts_s: float) -> bool:
         """Whether it is on us to make a checkpoint that is due."""
-        now_ms = _now_ms()
-        params = {
-            "table_id": mirror.table_id,
-            "version": version,
-            "now_ms": now_ms,
-            "until_ms": now_ms + int(lasts_s * 1000),
-        }
+        params = {"table_id": mirror.table_id, "version": version} | _lasting(lasts_s)
         with self._backend.writing(durable=False) as session:
             return bool(session.query("claim_checkpoint", params))
 
@@ -181,8 +183,7 @@ class Outbox:
 
     def postpone_checkpoint(self, mirror: Mirror, pause_s: float) -> None:
         """A checkpoint failed, and isn't tried again for a while."""
-        until_ms = _now_ms() + int(pause_s * 1000)
-        params = {"table_id": mirror.table_id, "until_ms": until_ms}
+        params = {"table_id": mirror.table_id} | _pausing(pause_s)
         self._write(Run("postpone_checkpoint", params))
 
     def _write(self, *writes: Run) -> None:
@@ -192,7 +193,7 @@ class Outbox:
 
 def find_mirror(session: Session, name: str) -> Mirror:
     """A table's mirror, as a transaction sees it."""
-    return _one(session.query("load_mirrors", {"name": name, "behind": 0}), name)
+    return _one(session.query("load_mirrors", _named(name)), name)
 
 
 def taking(
@@ -208,16 +209,13 @@ def taking(
 
     Who may not hear of it gives a token to release it by.
     """
-    now_ms = _now_ms()
     params: dict[str, object] = {
         "name": name,
         "owner": _owner(token or uuid.uuid4().hex),
-        "now_ms": now_ms,
-        "until_ms": now_ms + int(lasts_s * 1000),
-        "due_ms": _ANY_TIME if early else now_ms,
+        "early": int(early),
         "settling": int(settling),
     }
-    return backend.statements["take_lease"], params
+    return backend.statements["take_lease"], params | _lasting(lasts_s)
 
 
 def taken_lease(taken: Row, head: Head, expires: float, lasts_s: float) -> Lease:
@@ -242,11 +240,24 @@ def _key(lease: Lease) -> dict[str, int]:
     return {"table_id": lease.mirror.table_id, "fence": lease.fence}
 
 
+def _named(name: str) -> dict[str, object]:
+    return {"name": name, "behind": 0, "now_ms": _now_ms()}
+
+
+def _lasting(seconds: float) -> dict[str, object]:
+    return {"lasts_ms": int(seconds * 1000), "now_ms": _now_ms()}
+
+
+def _pausing(seconds: float) -> dict[str, object]:
+    return {"pause_ms": int(seconds * 1000), "now_ms": _now_ms()}
+
+
 def _owner(token: str) -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{token}"
 
 
 def _now_ms() -> int:
+    # Some databases have a clock of their own, and take no notice.
     return int(time.time() * 1000)
 
 
@@ -257,6 +268,6 @@ def _one(rows: list[Row], name: str) -> Mirror:
 
 
 def _mirror(row: Row) -> Mirror:
-    *values, metadata, waiting_since_ms, hold = row
-    state = (decode_struct(metadata, Metadata), waiting_since_ms, hold)
+    *values, metadata, waiting_since_ms, hold, now_ms = row
+    state = (decode_struct(metadata, Metadata), waiting_since_ms, hold, now_ms)
     return Mirror(*(*values, *state))

@@ -35,8 +35,11 @@ def load_statements(engine: str, placeholder: str) -> Mapping[str, str]:
     for topic in (*_SHARED, engine):
         if (file := _sql / f"{topic}.sql").is_file():
             statements |= dict(_parse(file.read_text("utf-8")))
+    now_ms = statements.pop("now_ms")
     return {
-        name: _PARAMETER.sub(lambda m: placeholder.format(m[1]), text)
+        name: _PARAMETER.sub(
+            lambda m: placeholder.format(m[1]), text.replace("{now_ms}", now_ms)
+        )
         for name, text in statements.items()
     }
 

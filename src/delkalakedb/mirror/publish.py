@@ -93,15 +93,15 @@ def publish_table(
     while True:
         # While somebody holds it, looking is cheaper than trying to take it.
         seen: Lease | Mirror
-        if not held or not _held(seen := outbox.load(name)):
+        if not held or not (seen := outbox.load(name)).is_held:
             seen = outbox.take(name, catalog.settings.mirror.lease, early=early)
         if isinstance(seen, Lease):
             return publish_held(catalog, seen, stores)
         if seen.state == "diverged":
             raise DivergedError(seen.last_error)
-        held = _held(seen)
+        held = seen.is_held
         # Neither held nor put off after a failure, it was let go just now.
-        put_off = not held and (seen.next_try_ms or 0) > time.time() * 1000
+        put_off = not held and seen.is_put_off
         over = put_off or time.monotonic() >= deadline
         if seen.published_version >= upto or seen.hold or over:
             return Published(seen, seen.published_version)
@@ -112,10 +112,6 @@ def publish_table(
 def publish_held(catalog: Catalog, lease: Lease, stores: Stores) -> Published:
     """Publish a table whose lease is held already, and give it back."""
     return _Publication(catalog, Outbox(catalog.backend), lease, stores).run()
-
-
-def _held(mirror: Mirror) -> bool:
-    return (mirror.lease_until_ms or 0) > time.time() * 1000
 
 
 def put_commit(store: Store, name: str, commit: Ratified) -> str:
@@ -231,8 +227,7 @@ class _Publication:
         if self._published > self._lease.mirror.published_version:
             attempts = 0
         pause_s = _backoff_s(self._catalog.settings.mirror.retry, attempts)
-        next_try_ms = int((time.time() + pause_s) * 1000)
-        self._outbox.mark_failed(self._lease, str(error), next_try_ms)
+        self._outbox.mark_failed(self._lease, str(error), pause_s)
 
 
 def _backoff_s(retry: RetrySettings, attempts: int) -> float:

@@ -142,21 +142,20 @@ class Reconciler:
         for key in done:
             if (error := self._busy.pop(key).exception()) is not None:
                 _log.error("%s %s failed", *key, exc_info=error)
-        now_ms = time.time() * 1000
         for mirror in self._to_look_at({name for _, name in done}):
-            self._watch(status_of(mirror, now_ms))
+            self._watch(status_of(mirror))
             foreign, key = self._is_quiet(mirror), ("publish", mirror.name)
-            if key not in self._busy and (foreign or _is_behind(mirror, now_ms)):
+            if key not in self._busy and (foreign or _is_behind(mirror)):
                 self._busy[key] = workers.submit(self._tend, mirror, foreign=foreign)
             key = ("checkpoint", mirror.name)
-            if key not in self._busy and self._lacks_checkpoint(mirror, now_ms):
+            if key not in self._busy and self._lacks_checkpoint(mirror):
                 self._busy[key] = maker.submit(
                     self._checkpoint, mirror, mirror.published_version
                 )
 
-    def _lacks_checkpoint(self, mirror: Mirror, now_ms: float) -> bool:
+    def _lacks_checkpoint(self, mirror: Mirror) -> bool:
         due = due_checkpoint(self._catalog, mirror, mirror.published_version)
-        claimed = (mirror.checkpoint_until_ms or 0) > now_ms
+        claimed = (mirror.checkpoint_until_ms or 0) > mirror.now_ms
         return due is not None and not claimed
 
     def _checkpoint(self, mirror: Mirror, published: int) -> None:
@@ -229,12 +228,11 @@ class Reconciler:
         return "warn" if status.seconds_behind >= mirror.lag_warn else "ok"
 
 
-def _is_behind(mirror: Mirror, now_ms: float) -> bool:
+def _is_behind(mirror: Mirror) -> bool:
     """Whether there is something to publish that is for us to try now."""
     waiting = mirror.published_version < mirror.ratified_version
-    held = mirror.lease_until_ms is not None and mirror.lease_until_ms > now_ms
-    early = (mirror.next_try_ms or 0) > now_ms
-    return waiting and mirror.state != "diverged" and not held and not early
+    later = mirror.is_held or mirror.is_put_off
+    return waiting and mirror.state != "diverged" and not later
 
 
 def run(

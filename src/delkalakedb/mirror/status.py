@@ -1,6 +1,5 @@
 """How far each table's mirror is behind, for people and for monitoring."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -62,14 +61,14 @@ def load_statuses(catalog: Catalog, name: str | None = None) -> Iterator[MirrorS
     """The mirrors of a catalog's tables, or of one of them."""
     outbox = Outbox(catalog.backend)
     mirrors = outbox.load_all() if name is None else [outbox.load(name)]
-    now_ms = time.time() * 1000
-    return (status_of(mirror, now_ms) for mirror in mirrors)
+    return map(status_of, mirrors)
 
 
-def status_of(mirror: Mirror, now_ms: float) -> MirrorStatus:
-    """A mirror's status at a time."""
+def status_of(mirror: Mirror) -> MirrorStatus:
+    """A mirror's status when it was loaded."""
+    now_ms, since_ms = mirror.now_ms, mirror.waiting_since_ms
     behind = mirror.ratified_version - mirror.published_version
-    since_ms = now_ms if mirror.waiting_since_ms is None else mirror.waiting_since_ms
+    since_ms = now_ms if since_ms is None else since_ms
     return MirrorStatus(
         table=mirror.name,
         location=mirror.location,

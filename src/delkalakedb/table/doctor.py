@@ -147,12 +147,12 @@ def _skew(check: str, skew_ms: float) -> Check:
 
 
 def _tables(catalog: Catalog) -> Iterator[Check]:
-    mirrors, now_ms = Outbox(catalog.backend).load_all(), time.time() * 1000
+    mirrors = Outbox(catalog.backend).load_all()
     lag_warn = catalog.settings.mirror.lag_warn
-    statuses = [status_of(mirror, now_ms) for mirror in mirrors]
+    statuses = list(map(status_of, mirrors))
     lagging = filter(None, (_lag(status, lag_warn) for status in statuses))
     yield from _all("mirror", lagging, f"{len(mirrors)} tables are published")
-    stale = filter(None, (_lease(mirror, now_ms) for mirror in mirrors))
+    stale = filter(None, map(_lease, mirrors))
     yield from _all("lease", stale, "no publisher died at work")
     yield from _all("files", _small(catalog), "no table has many small files")
     found = [check for mirror in mirrors for check in _location(mirror)]
@@ -181,9 +181,9 @@ def _lag(status: MirrorStatus, lag_warn: float) -> Check | None:
     return Check("mirror", "warn", detail, f"deltasql mirror retry {name}")
 
 
-def _lease(mirror: Mirror, now_ms: float) -> Check | None:
+def _lease(mirror: Mirror) -> Check | None:
     """A lease that nobody gave back; while it lasts its owner may be at work."""
-    if mirror.lease_until_ms is None or mirror.lease_until_ms > now_ms:
+    if mirror.lease_until_ms is None or mirror.is_held:
         return None
     detail = f"{mirror.name}: {mirror.lease_owner} never gave its lease back"
     return Check("lease", "warn", detail, f"deltasql mirror retry {mirror.name}")

@@ -1,12 +1,16 @@
 -- Statements shared by all engines: the outbox.
 
+-- name: now_ms
+-- The clock that leases go by: the machine's, where the database is on it.
+:now_ms
+
 -- name: load_mirrors
 -- How far the mirror of each table has come, of one of them, or of those behind.
 SELECT
     m.table_id, t.name, t.location, t.current_version, m.published_version, m.state,
     m.attempts, m.last_error, m.next_try_ms, m.lease_owner, m.lease_until_ms,
     m.checkpoint_version, m.checkpoint_until_ms, t.num_files, t.metadata,
-    v.timestamp_ms, t.hold
+    v.timestamp_ms, t.hold, {now_ms}
 FROM dl_mirrors m
 JOIN dl_tables t ON t.table_id = m.table_id
 LEFT JOIN dl_table_versions v
@@ -18,21 +22,22 @@ ORDER BY t.name
 -- name: take_lease
 -- One publisher at a time: whoever comes when nobody holds the lease, or too long.
 UPDATE dl_mirrors
-SET lease_owner = :owner, lease_until_ms = :until_ms, fence = fence + 1
+SET
+    lease_owner = :owner, lease_until_ms = {now_ms} + :lasts_ms, fence = fence + 1
 WHERE table_id = (
         SELECT table_id FROM dl_tables
         WHERE name = :name AND (hold IS NULL OR :settling = 1)
     )
     AND (state <> 'diverged' OR :settling = 1)
-    AND (next_try_ms IS NULL OR next_try_ms <= :due_ms)
-    AND (lease_until_ms IS NULL OR lease_until_ms <= :now_ms)
+    AND (next_try_ms IS NULL OR next_try_ms <= {now_ms} OR :early = 1)
+    AND (lease_until_ms IS NULL OR lease_until_ms <= {now_ms})
 RETURNING
     fence, published_version, state, attempts, last_error, next_try_ms, lease_owner,
     lease_until_ms, checkpoint_version, checkpoint_until_ms
 
 -- name: renew_lease
 -- Only who holds the lease still can make it last longer.
-UPDATE dl_mirrors SET lease_until_ms = :until_ms
+UPDATE dl_mirrors SET lease_until_ms = {now_ms} + :lasts_ms
 WHERE table_id = :table_id AND fence = :fence
 RETURNING fence
 
@@ -70,7 +75,7 @@ WHERE table_id = :table_id AND version = :version AND EXISTS (
 UPDATE dl_mirrors
 SET
     state = 'failed', attempts = attempts + 1, last_error = :error,
-    next_try_ms = :next_try_ms
+    next_try_ms = {now_ms} + :pause_ms
 WHERE table_id = :table_id AND fence = :fence
 
 -- name: mark_diverged
@@ -84,9 +89,9 @@ WHERE table_id = :table_id AND published_version = :published_version
 
 -- name: claim_checkpoint
 -- One process makes a checkpoint that is due.
-UPDATE dl_mirrors SET checkpoint_until_ms = :until_ms
+UPDATE dl_mirrors SET checkpoint_until_ms = {now_ms} + :lasts_ms
 WHERE table_id = :table_id AND checkpoint_version < :version
-    AND (checkpoint_until_ms IS NULL OR checkpoint_until_ms <= :now_ms)
+    AND (checkpoint_until_ms IS NULL OR checkpoint_until_ms <= {now_ms})
 RETURNING table_id
 
 -- name: mark_checkpoint
@@ -96,7 +101,7 @@ WHERE table_id = :table_id AND checkpoint_version < :version
 
 -- name: postpone_checkpoint
 -- A checkpoint could not be made and is tried again later.
-UPDATE dl_mirrors SET checkpoint_until_ms = :until_ms
+UPDATE dl_mirrors SET checkpoint_until_ms = {now_ms} + :pause_ms
 WHERE table_id = :table_id AND checkpoint_until_ms IS NOT NULL
 
 -- name: load_unpublished

@@ -1,5 +1,9 @@
 -- What Postgres says differently.
 
+-- name: now_ms
+-- The clock that leases go by: publishers are on machines of their own.
+CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)
+
 -- name: find_schema
 -- Whether there is such a schema.
 SELECT 1 FROM pg_namespace WHERE nspname = :schema
