@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from delkalakedb.model.predicate import parse_predicate
-from delkalakedb.model.prune import HasNull, Range, drivers, matcher
+from delkalakedb.model.prune import (
+    HasNull,
+    Range,
+    drivers,
+    is_of_partitions,
+    matcher,
+)
 from delkalakedb.model.schema import parse_schema
 from delkalakedb.model.stats import (
     class_reach,
@@ -215,3 +221,22 @@ def test_clustered_numbers_are_pruned(filter_: str, expected: int) -> None:
     assert sum(_kept(filter_, stats) for stats in files) == expected
     ((term,),) = _found(filter_)
     assert sum(_scan_finds(term, stats) for stats in files) == expected
+
+
+@pytest.mark.parametrize(
+    ("filter_", "alone"),
+    [
+        ("p = 'a'", True),
+        ("p = 'a' OR q IN (1, 2)", True),
+        ("NOT (p IS NULL)", True),
+        ("p = 'a' AND i = 1", False),
+        ("p = 'a' OR upper(p) = 'B'", False),
+        ("abs(i) = 1", False),
+        ("i = 1", False),
+    ],
+)
+def test_only_what_names_partitions_alone_needs_no_rows(
+    filter_: str, alone: bool
+) -> None:
+    predicate = parse_predicate(filter_, SCHEMA, PARTITIONS)
+    assert is_of_partitions(predicate, PARTITIONS) is alone

@@ -57,6 +57,45 @@ def test_append_and_overwrite_look_at_no_file(uri: str) -> None:
     assert table.history(1)[0]["operationMetrics"]["num_removed_files"] == 4
 
 
+@pytest.mark.parametrize("changes", ["true", "false"])
+@pytest.mark.parametrize("predicate", [None, "p = 'a'", "p IN ('a', 'c')"])
+def test_files_that_go_whole_are_not_opened(
+    tmp_path: Path, predicate: str | None, changes: str
+) -> None:
+    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t&location={tmp_path}/t"
+    data = pa.table({"id": [1, 2, 3], "p": ["a", "a", "b"]})
+    feed = {"delta.enableChangeDataFeed": changes}
+    dk.write_deltalake(uri, data, partition_by="p", configuration=feed)
+    for file in (tmp_path / "t").rglob("*.parquet"):
+        file.unlink()
+
+    found = dk.DeltaTable(uri).delete(predicate)
+
+    gone = 3 if predicate is None else 2
+    assert (found["num_deleted_rows"], found["num_added_files"]) == (gone, 0)
+    assert dk.DeltaTable(uri).count() == 3 - gone
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_files_that_are_large_enough_are_not_opened(
+    tmp_path: Path, named: bool
+) -> None:
+    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t&location={tmp_path}/t"
+    large = pa.table({"id": range(50_000)})
+    target = None if named else 50_000
+    size = {"delta.targetFileSize": "50000"} if named else {}
+    dk.write_deltalake(uri, large, configuration=size)
+    (big,) = (tmp_path / "t").glob("*.parquet")
+    assert big.stat().st_size > 50_000
+    big.unlink()
+    for number in range(2):
+        dk.write_deltalake(uri, pa.table({"id": [number]}), mode="append")
+
+    found = dk.DeltaTable(uri).optimize.compact(target_size=target)
+
+    assert (found["numFilesRemoved"], found["numFilesAdded"]) == (2, 1)
+
+
 def test_many_appends_with_changes_in_between_each_add_their_own_file(
     uri: str,
 ) -> None:

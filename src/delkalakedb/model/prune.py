@@ -50,6 +50,7 @@ __all__ = [
     "Range",
     "Term",
     "drivers",
+    "is_of_partitions",
     "matcher",
     "needs_statistics",
 ]
@@ -164,6 +165,18 @@ def needs_statistics(
     """Whether the test looks at more of a file than its partition values."""
     partitioning = _Partitioning(partition_columns)
     return any(column not in partitioning for column in _columns(predicate))
+
+
+def is_of_partitions(predicate: Predicate, partition_columns: Sequence[str]) -> bool:
+    """Whether it is certain that partition values say which rows match."""
+    known = not _has_anything(predicate)
+    return known and not needs_statistics(predicate, partition_columns)
+
+
+def _has_anything(predicate: Predicate) -> bool:
+    if isinstance(predicate, And | Or):
+        return any(map(_has_anything, predicate.parts))
+    return isinstance(predicate, Anything)
 
 
 def drivers(

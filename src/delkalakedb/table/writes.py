@@ -11,8 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from delkalakedb.errors import DeltaError, PredicateError, TableExistsError
+from delkalakedb.model.actions import Add, Metadata, known
 from delkalakedb.model.predicate import Predicate, parse_predicate
+from delkalakedb.model.prune import is_of_partitions
 from delkalakedb.model.schema import parse_schema
+from delkalakedb.model.stats import parse_stats
 from delkalakedb.table.alters import EVERY_FILE, IN_PRIVATE, SqlRawAlters
 from delkalakedb.table.merging import MergePlan
 from delkalakedb.table.small import Groups, append, split_small
@@ -21,6 +24,7 @@ from delkalakedb.workspace.inplace import stage
 
 __all__ = ["SqlRawWrites"]
 
+_TARGET_BYTES = 100 * 1024 * 1024
 # What makes an append more than its rows.
 _ASKING = (
     "partition_by",
@@ -113,12 +117,16 @@ class SqlRawWrites(SqlRawAlters):
         post_commithook_properties: Any = None,
     ) -> str:
         """Delete rows; metrics as JSON."""
+        parsed = self._parsed(predicate)
+        partitions = self._current().metadata.partition_columns
+        whole = predicate is None or is_of_partitions(parsed, partitions)
         operation = Operation[str](
             "delete",
             lambda raw: raw.delete(
                 predicate, writer_properties, commit_properties, IN_PRIVATE
             ),
-            self._parsed(predicate),
+            parsed,
+            reads=lambda add: not (whole and _is_counted(add)),
         )
         return self._perform(operation, commit_properties)
 
@@ -195,11 +203,14 @@ class SqlRawWrites(SqlRawAlters):
             commit_properties,
             IN_PRIVATE,
         )
+        enough = target_size or _target_bytes(self._current().metadata)
         return self._rearrange(
             "compact",
             lambda raw: raw.compact_optimize(*arguments),
             partition_filters,
             commit_properties,
+            # Those of that size are passed over.
+            reads=lambda add: add.size < enough,
         )
 
     def z_order_optimize(
@@ -272,8 +283,11 @@ class SqlRawWrites(SqlRawAlters):
         run: Callable[[Any], str],
         filters: Sequence[Any] | None,
         commit_properties: Any,
+        reads: Callable[[Add], bool] = lambda add: True,
     ) -> str:
-        operation = Operation(name, run, self._parsed(filters), rearranges=True)
+        operation = Operation(
+            name, run, self._parsed(filters), rearranges=True, reads=reads
+        )
         return self._perform(operation, commit_properties)
 
     def _parsed(self, predicate: str | Sequence[Any] | None) -> Predicate:
@@ -287,3 +301,16 @@ class SqlRawWrites(SqlRawAlters):
             )
         except PredicateError:
             return EVERY_FILE
+
+
+def _target_bytes(metadata: Metadata) -> int:
+    """How large compaction makes files, as delta-rs reads the table's properties."""
+    given = (known(metadata.configuration) or {}).get("delta.targetFileSize") or ""
+    return int(given) if given.isdecimal() else _TARGET_BYTES
+
+
+def _is_counted(add: Add) -> bool:
+    """Whether the log says how many rows a file has, so that nobody has to look."""
+    stats = parse_stats(known(add.stats))
+    counted = stats is not None and stats.num_records is not None
+    return counted and known(add.deletion_vector) is None

@@ -9,7 +9,7 @@ import msgspec
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import StorageError
-from delkalakedb.model.actions import Action, CommitInfo, Remove, Txn
+from delkalakedb.model.actions import Action, Add, CommitInfo, Remove, Txn
 from delkalakedb.model.predicate import Anything, Predicate
 from delkalakedb.model.txnlog import Reads, Staged
 from delkalakedb.workspace.files import TableFiles
@@ -32,6 +32,7 @@ class Operation(Generic[T]):
         files: it sees the files that may hold a row that matches; none without.
         rearranges: it says nothing new, so it depends on the files it replaces alone.
         remove_all: it replaces every file, and sees none of them.
+        reads: which of the files that it sees it opens; others needn't be there.
         properties: table properties to set that delta-rs doesn't know.
     """
 
@@ -41,6 +42,7 @@ class Operation(Generic[T]):
     rearranges: bool = False
     remove_all: bool = False
     properties: Mapping[str, str | None] = field(default_factory=dict)
+    reads: Callable[[Add], bool] = lambda add: True
 
 
 @dataclass(frozen=True)

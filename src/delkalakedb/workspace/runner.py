@@ -63,7 +63,7 @@ def run(
         entry = folder / commit_path(snapshot.version)
         entry.parent.mkdir()
         entry.write_bytes(encode_commit([protocol, snapshot.metadata, *adds]))
-        files.bring(_paths(adds), folder)
+        files.bring(_paths(filter(operation.reads, adds)), folder)
         result = operation.run(deltalake.DeltaTable(folder)._table)
         commits = _commits(folder, snapshot.version + 1)
         new_paths = _new_paths(commits, folder)
