@@ -81,16 +81,17 @@ def test_files_that_are_large_enough_are_not_opened(
     tmp_path: Path, named: bool
 ) -> None:
     uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t&location={tmp_path}/t"
-    large = pa.table({"id": range(50_000)})
-    target = None if named else 50_000
-    size = {"delta.targetFileSize": "50000"} if named else {}
-    dk.write_deltalake(uri, large, configuration=size)
+    dk.write_deltalake(uri, pa.table({"id": range(50_000)}))
+    if named:
+        size = {"delta.targetFileSize": "50000"}
+        dk.DeltaTable(uri).alter.set_table_properties(size)
     (big,) = (tmp_path / "t").glob("*.parquet")
     assert big.stat().st_size > 50_000
     big.unlink()
     for number in range(2):
         dk.write_deltalake(uri, pa.table({"id": [number]}), mode="append")
 
+    target = None if named else 50_000
     found = dk.DeltaTable(uri).optimize.compact(target_size=target)
 
     assert (found["numFilesRemoved"], found["numFilesAdded"]) == (2, 1)
