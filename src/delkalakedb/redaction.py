@@ -22,7 +22,8 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 # In a text that may not even begin as a URI does.
-_ANY_PASSWORD = re.compile(r":(?!//)\S*(?:@|%40)")
+_SCHEME = re.compile(r"(?:deltasql|postgres(?:ql)?):/*", re.IGNORECASE)
+_ANY_PASSWORD = re.compile(r":\S*(?:@|%40)")
 _QUERY_SECRET = re.compile(r"(\?.*?password=).*", re.IGNORECASE)
 _LONGEST = 300
 
@@ -41,8 +42,9 @@ def redact_url(text: str) -> str:
 def redact_uri(text: str) -> str:
     """Redact a text that is meant to be one `deltasql://` URI, well formed or not."""
     one_word = re.sub(r"\s", "%20", text)
-    hidden = _ANY_PASSWORD.sub(rf":{MASK}@", one_word)
-    head, mark, query = hidden.partition("?")
+    scheme = found[0] if (found := _SCHEME.match(one_word)) else ""
+    rest = _ANY_PASSWORD.sub(rf":{MASK}@", one_word[len(scheme) :])
+    head, mark, query = f"{scheme}{rest}".partition("?")
     query = "&".join(map(_redact_parameter, query.split("&")))
     shown = _HOSTLESS.sub(rf"\1:{MASK}", redact(f"{head}{mark}{query}"))
     shown = _QUERY_SECRET.sub(rf"\1{MASK}", shown)

@@ -52,8 +52,8 @@ def _catalog_rows(path: Path) -> dict[str, list[tuple[object, ...]]]:
                 if column not in _OWN and name != "dl_schema_versions"
             ]
             if columns:
-                query = f"SELECT {', '.join(columns)} FROM {name} ORDER BY 1, 2, 3"
-                found[name] = connection.execute(query).fetchall()
+                query = f"SELECT {', '.join(columns)} FROM {name}"
+                found[name] = sorted(connection.execute(query).fetchall(), key=repr)
     return found
 
 
