@@ -14,8 +14,10 @@ from delkalakedb.model.actions import Add, Metadata
 
 def planned(catalog: Catalog, where: Any, version: int | None = None) -> list[str]:
     """The paths of the files that may match, sorted."""
-    files = catalog.snapshot("t", version).files(where)
-    return sorted(files.read_all()["path"].to_pylist())
+    snapshot = catalog.snapshot("t", version)
+    first, again = (snapshot.files(where).read_all() for _ in range(2))
+    assert again == first
+    return sorted(first["path"].to_pylist())
 
 
 def ranged(path: str, lo: object, hi: object, nulls: int = 0, name: str = "x") -> Add:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from delkalakedb.catalog.backend import Backend
+    from delkalakedb.catalog.head import Head
     from delkalakedb.settings import CacheSettings
 
 __all__ = [
@@ -129,6 +131,17 @@ class Listed:
     timestamp_ms: int
     num_files: int
     size_bytes: int
+
+    @classmethod
+    def of(cls, backend: "Backend", head: "Head", *what: Hashable) -> "Listed":
+        """A head's version, or `what` is kept of it beside its files."""
+        return cls(
+            (backend.key, head.table_id, head.created_at_ms, head.metadata.id, *what),
+            head.version,
+            head.timestamp_ms,
+            head.num_files,
+            head.size_bytes,
+        )
 
 
 class FileLists(Forkable):

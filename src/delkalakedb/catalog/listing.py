@@ -33,7 +33,7 @@ def list_files(
     if bounds is None:
         yield from _loaded(backend, head, schema)
         return
-    key = _key(backend, head)
+    key = Listed.of(backend, head)
     files = LISTS.find(key, frozenset(columns))
     if files is None:
         files = _derived(backend, head, key, frozenset(columns))
@@ -60,16 +60,6 @@ def list_files(
     whole = pa.Table.from_batches(pieces, wider)
     if whole.num_rows == head.num_files:
         LISTS.keep(key, whole, bounds)
-
-
-def _key(backend: Backend, head: Head) -> Listed:
-    return Listed(
-        (backend.key, head.table_id, head.created_at_ms, head.metadata.id),
-        head.version,
-        head.timestamp_ms,
-        head.num_files,
-        head.size_bytes,
-    )
 
 
 def _loaded(

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from delkalakedb.catalog.backend import Backend, Session
+from delkalakedb.catalog.bounds import find_bounds, overlapping
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.reader import load_files
 from delkalakedb.catalog.rows import FILES_SCHEMA, to_batch
@@ -79,10 +80,12 @@ def _candidates(
         # The index covers every file, and none of them has a value.
         return
     if lookups:
+        # Before a connection is taken: bounds are loaded by one of their own.
+        remembered = _remembered(lookups)
         with backend.reading() as session:
-            chosen = _most_selective(session, lookups)
-            if not backend.capabilities.interval_index:
-                chosen = chosen.looked_up(session)
+            chosen = remembered or _most_selective(session, lookups)
+            if not (remembered or backend.capabilities.interval_index):
+                chosen = chosen.named(chosen.load(session))
             statement = chosen.within(backend.statements["plan_files"])
             columns = ", ".join(schema.names)
             rows = session.query_sql(
@@ -110,6 +113,7 @@ class _Lookup:
     head: Head
     parts: list[str] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
+    overlaps: dict[StatColumn, list[tuple[Any, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.params |= {"table_id": self.head.table_id, "version": self.head.version}
@@ -117,10 +121,25 @@ class _Lookup:
     def within(self, statement: str) -> str:
         return statement.replace("{candidates}", "\nUNION ALL\n".join(self.parts))
 
-    def looked_up(self, session: Session) -> "_Lookup":
-        """The candidates by name: a scan that knows them first skips all others."""
+    def load(self, session: Session) -> list[int]:
+        """The ids of the candidates."""
         rows = session.query_sql(self.within("{candidates}"), self.params)
-        ids = [row[0] for row in rows]
+        return [row[0] for row in rows]
+
+    def remember(self) -> list[int] | None:
+        """The same from bounds in memory, if they are there and tell all."""
+        if len(self.overlaps) < len(self.parts):
+            return None
+        found: set[int] = set()
+        for column, ranges in self.overlaps.items():
+            bounds = find_bounds(self.backend, self.head, column)
+            if bounds is None:
+                return None
+            found.update(*(overlapping(bounds, lo, hi) for lo, hi in ranges))
+        return sorted(found)
+
+    def named(self, ids: Sequence[int]) -> "_Lookup":
+        """The candidates by name: a scan that knows them first skips all others."""
         found = _Lookup(self.backend, self.head, params={"ids": str(ids)})
         if len(ids) > _FEW_FILES:
             found.parts.append(self.backend.statements["plan_ids"])
@@ -148,6 +167,7 @@ class _Lookup:
         if self.backend.capabilities.interval_index:
             pieces = {"ranges": self._scans(column, bounds)}
         else:
+            self.overlaps[column] = bounds
             pieces = {"overlaps": self._conditions(bounds)}
         column_id = self.param(column.column_id)
         table = TABLES[column.kind]
@@ -206,6 +226,18 @@ def _bounds(term: Range, kind: Kind) -> tuple[Any, Any]:
         lowest if term.lo is None else term.lo,
         highest if term.hi is None else term.hi,
     )
+
+
+def _remembered(lookups: Sequence[_Lookup]) -> _Lookup | None:
+    """The fewest candidates that bounds in memory leave, if there are any."""
+    if lookups[0].backend.capabilities.interval_index:
+        return None
+    found = [(lookup.remember(), lookup) for lookup in lookups]
+    known = [(ids, lookup) for ids, lookup in found if ids is not None]
+    if not known:
+        return None
+    ids, lookup = min(known, key=lambda named: len(named[0]))
+    return lookup.named(ids)
 
 
 def _most_selective(session: Session, lookups: Sequence[_Lookup]) -> _Lookup:

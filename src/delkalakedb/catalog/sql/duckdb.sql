@@ -51,6 +51,12 @@ SELECT 1 FROM catalog.main.dl_schema_versions LIMIT 1
 SELECT s.file_id FROM {table} s
 WHERE s.column_id = {column} AND s.class >= 0 AND ({overlaps}) AND {alive}
 
+-- name: plan_bounds
+-- The bounds of a column at a version, in order.
+SELECT s.file_id, s.lo, s.hi, s.class >= 0 AS bounded FROM {table} s
+WHERE s.column_id = :column_id AND {alive}
+ORDER BY s.lo
+
 -- name: plan_nulls
 -- Files that may hold a null.
 SELECT s.file_id FROM {table} s

@@ -1,0 +1,98 @@
+"""A column's bounds in memory, for engines that have to scan them.
+
+The bounds of a version never change, so what is kept stays right. To load them takes
+as long as several plans, the more the larger the table is: they are loaded once a
+version was planned so often, so that no series of plans takes twice as long for it.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delkalakedb.catalog.backend import Backend
+from delkalakedb.catalog.cache import LISTS, Listed
+from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.statcolumns import TABLES, StatColumn
+from delkalakedb.model.values import Kind
+
+__all__ = ["find_bounds", "overlapping"]
+
+# A plan without the bounds takes as long as loading those of so many files.
+_FILES_PER_PLAN = 10_000
+_MOST_COUNTED = 1_000
+_BOUNDS = {Kind.NUMBER: pa.float64(), Kind.TEXT: pa.string()}
+_BYTES_PER_FILE = 32
+# How often bounds were missed, by what they are of.
+_missed: dict[Listed, int] = {}
+
+
+def find_bounds(backend: Backend, head: Head, column: StatColumn) -> pa.Table | None:
+    """The bounds of a version's files in order, if they are worth their loading.
+
+    The column's index must cover every file.
+    """
+    limits = backend.cache
+    if limits is None or head.num_files * _BYTES_PER_FILE > limits.max_bytes:
+        return None
+    key = Listed.of(backend, head, column.column_id)
+    found = LISTS.find(key, frozenset())
+    if found is None and _is_due(key):
+        found = _load(backend, head, column)
+        # Fewer: the version has expired since it was opened.
+        if found.num_rows != head.num_files:
+            return None
+        LISTS.keep(key, found, limits)
+    return found
+
+
+def overlapping(bounds: pa.Table, lo: Any, hi: Any) -> list[int]:
+    """The ids of the files whose interval touches a range."""
+    start = _bisected(bisect_left, bounds["reach"], lo)
+    end = _bisected(bisect_right, bounds["lo"], hi)
+    some = bounds.slice(start, max(0, end - start))
+    touching = pc.and_(pc.greater_equal(some["hi"], lo), some["bounded"])
+    ids: list[int] = some["file_id"].filter(touching).to_pylist()
+    return ids
+
+
+def _is_due(key: Listed) -> bool:
+    if len(_missed) >= _MOST_COUNTED:
+        _missed.clear()
+    before = _missed.get(key, 0)
+    _missed[key] = before + 1
+    return before > 0 and before * _FILES_PER_PLAN >= key.num_files
+
+
+def _load(backend: Backend, head: Head, column: StatColumn) -> pa.Table:
+    kind = _BOUNDS[column.kind]
+    schema = pa.schema(
+        [
+            ("file_id", pa.int64()),
+            ("lo", kind),
+            ("hi", kind),
+            ("bounded", pa.bool_()),
+        ]
+    )
+    text = backend.statements["plan_bounds"].replace("{table}", TABLES[column.kind])
+    statement = text.replace("{alive}", backend.statements["plan_alive"])
+    params = {"column_id": column.column_id, "version": head.version}
+    batches = backend.batches(statement, params, schema)
+    loaded = pa.Table.from_batches(batches, schema).combine_chunks()
+    reach = _greatest_so_far(loaded["hi"].combine_chunks())
+    return loaded.append_column("reach", reach)
+
+
+def _greatest_so_far(values: pa.Array) -> pa.Array:
+    if pa.types.is_floating(values.type):
+        return pc.cumulative_max(values)
+    return pa.array(accumulate(values.to_pylist(), max), values.type)
+
+
+def _bisected(bisect: Any, values: pa.ChunkedArray, value: Any) -> int:
+    at: Sequence[int] = range(len(values))
+    place: int = bisect(at, value, key=lambda i: values[i].as_py())
+    return place

@@ -1,0 +1,151 @@
+"""Bounds in memory, where an engine has no index for them."""
+
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from actions import add, commit, create, metadata, remove, schema, stats
+
+import delkalakedb as dk
+from delkalakedb.catalog import bounds
+from delkalakedb.catalog.cache import LISTS
+from delkalakedb.catalog.duckdb import _DuckDBSession
+
+on_duckdb = pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    LISTS._reset()
+    monkeypatch.setattr(bounds, "_missed", {})
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The statements that look at bounds, as they come."""
+    seen: list[str] = []
+    query_sql = _DuckDBSession.query_sql
+
+    def watched(self: _DuckDBSession, sql: str, params: Any) -> Any:
+        if "_stats" in sql:
+            seen.append(sql)
+        return query_sql(self, sql, params)
+
+    monkeypatch.setattr(_DuckDBSession, "query_sql", watched)
+    return seen
+
+
+def numbered(catalog: dk.Catalog, count: int) -> None:
+    files = [add(f"f{i}", stats=stats(1, x=(i, i, 0))) for i in range(count)]
+    create(catalog, "t", *files, meta=metadata(schema(x="long", y="string")))
+
+
+def planned(catalog: dk.Catalog, where: str) -> list[str]:
+    files = catalog.snapshot("t").files(where, columns=["path"]).read_all()
+    return sorted(files["path"].to_pylist())
+
+
+@on_duckdb
+def test_version_that_is_planned_again_is_planned_from_memory(
+    catalog: dk.Catalog, scans: list[str]
+) -> None:
+    numbered(catalog, 10)
+
+    assert [planned(catalog, f"x = {i}") for i in range(5)] == [
+        [f"f{i}"] for i in range(5)
+    ]
+    assert len(scans) == 1
+
+
+@on_duckdb
+def test_large_table_is_planned_more_often_before_its_bounds_are_loaded(
+    catalog: dk.Catalog, scans: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "_FILES_PER_PLAN", 3)
+    numbered(catalog, 10)
+
+    for i in range(8):
+        assert planned(catalog, f"x = {i}") == [f"f{i}"]
+    assert len(scans) == 4
+
+
+@on_duckdb
+def test_new_version_is_planned_by_what_it_holds(catalog: dk.Catalog) -> None:
+    numbered(catalog, 3)
+    for _ in range(3):
+        assert planned(catalog, "x = 1") == ["f1"]
+
+    commit(catalog, remove(add("f1")), add("g", stats=stats(1, x=(0, 1, 0))))
+
+    for _ in range(3):
+        assert planned(catalog, "x = 1") == ["g"]
+
+
+@on_duckdb
+def test_fewest_candidates_of_several_columns_are_looked_at(
+    catalog: dk.Catalog, scans: list[str]
+) -> None:
+    files = [
+        add(f"f{i}", stats=stats(1, x=(0, 9, 0), y=(f"{i}", f"{i}", 0)))
+        for i in range(9)
+    ]
+    create(catalog, "t", *files, meta=metadata(schema(x="long", y="string")))
+
+    for _ in range(3):
+        assert planned(catalog, "x = 5 AND y = '7'") == ["f7"]
+    # Two were counted and one looked up, once.
+    assert len(scans) == 3
+
+
+@on_duckdb
+def test_files_from_before_a_column_are_never_left_out(catalog: dk.Catalog) -> None:
+    create(catalog, "t", add("old"), meta=metadata(schema(x="long")))
+    wider = metadata(schema(x="long", z="long"))
+    commit(catalog, wider, add("new", stats=stats(1, z=(5, 5, 0))))
+
+    for _ in range(3):
+        assert planned(catalog, "z = 5") == ["new", "old"]
+        assert planned(catalog, "z = 6") == ["old"]
+
+
+@on_duckdb
+def test_nothing_is_kept_without_room(catalog_uri: str, scans: list[str]) -> None:
+    with dk.connect(catalog_uri, cache={"max_bytes": 0}) as catalog:
+        numbered(catalog, 10)
+        for _ in range(4):
+            assert planned(catalog, "x = 5") == ["f5"]
+
+    assert len(scans) == 4
+    assert dk.cache_info().entries == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_overlaps_are_those_that_a_look_at_each_file_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    values: list[Any] = [-math.inf, *range(10), math.inf]
+    if seed % 2:
+        values = ["", *"abcdefgh", "ä", "\U0001f600"]
+    pairs = [sorted(rng.choices(values, k=2)) for _ in range(rng.randrange(20))]
+    pairs.sort(key=lambda pair: pair[0])
+    kind = pa.string() if seed % 2 else pa.float64()
+    lo, hi = (pa.array([pair[at] for pair in pairs], kind) for at in range(2))
+    table = pa.table(
+        {
+            "file_id": pa.array(range(len(pairs)), pa.int64()),
+            "lo": lo,
+            "hi": hi,
+            "bounded": pa.array([rng.random() < 0.9 for _ in pairs], pa.bool_()),
+            "reach": bounds._greatest_so_far(hi),
+        }
+    )
+
+    for _ in range(20):
+        low, high = sorted(rng.choices(values, k=2))
+        assert bounds.overlapping(table, low, high) == [
+            i
+            for i, (lo, hi) in enumerate(pairs)
+            if lo <= high and hi >= low and table["bounded"][i].as_py()
+        ]
