@@ -112,6 +112,20 @@ def test_unconfigured_application_sees_nothing() -> None:
         f"?sslpassword={SECRET}&sslmode=require",
         f"aws_secret_access_key = {SECRET}",
         f"https://a.blob/c?sv=1&sig={SECRET}&se=2",
+        f"s3://key:9/{SECRET}@bucket/path",
+        f"http://me:{SECRET}@proxy:3128/",
+        *(
+            f"{name}={SECRET}"
+            for name in (
+                "AWS_ACCESS_KEY_ID",
+                "access_key",
+                "api_key",
+                "azure_storage_sas_key",
+                "credential",
+                "master_key",
+                "sse_customer_key_base64",
+            )
+        ),
     ],
 )
 def test_redaction_hides_the_secret_only(text: str) -> None:

@@ -342,6 +342,15 @@ def test_str_and_repr_hide_credentials() -> None:
     assert redact(shown) == shown
 
 
+@pytest.mark.parametrize("name", ["sslpasword", "pass", "access_key", "x"])
+def test_value_of_a_parameter_that_there_is_not_is_not_shown(name: str) -> None:
+    problem = refusal(f"deltasql://postgres/h:5432/db?{name}=s3cret&pool_size=2")
+
+    assert f"unknown parameter '{name}'" in problem
+    assert f"{name}=***&pool_size=2" in problem
+    assert "s3cret" not in problem
+
+
 def test_str_hides_the_credentials_of_a_location() -> None:
     place = quote("s3://key:s3cret@bucket/lake", safe="")
     uri = parse_uri(f"deltasql://sqlite/m.db?table=t&location={place}")

@@ -1,5 +1,6 @@
 """Ratify staged actions, of one table or several at once, then publish them."""
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,23 +12,27 @@ from delkalakedb.catalog.pending import PendingSnapshot, new_table
 from delkalakedb.catalog.staging import find_table_at
 from delkalakedb.errors import (
     CatalogBusyError,
+    CommitFailedError,
     DeltaError,
     MirrorBehindError,
+    StorageError,
     TableExistsError,
     TableNotFoundError,
     TransactionError,
 )
 from delkalakedb.mirror.deliver import deliver
+from delkalakedb.model.actions import Txn
+from delkalakedb.model.conflicts import Rule
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 from delkalakedb.storage import canonical_location, open_store
 from delkalakedb.storage.segment import LOG
 from delkalakedb.workspace import Captured, Operation, Stage, StageNew, run, run_new
 
-__all__ = ["REFUSED", "Together", "commit", "ratify"]
+__all__ = ["REFUSED", "Together", "check_repeated", "commit", "ratify"]
 
 T = TypeVar("T")
 # Nothing was ratified, for certain; after a lost connection one can't know.
-REFUSED = (DeltaError, CatalogBusyError, MirrorBehindError)
+REFUSED = (DeltaError, CatalogBusyError, MirrorBehindError, StorageError)
 _Options = Mapping[str, str] | None
 
 
@@ -55,6 +60,26 @@ def ratify(
     if isinstance(outcomes, Conflicted):
         return outcomes
     return _published(catalog, outcomes, storage_options, leases)
+
+
+def check_repeated(captured: Captured[Any], seen: Snapshot) -> None:
+    """What an application has written already is skipped where its caller saw that.
+
+    A rival that wrote it meanwhile may have written something else.
+    """
+    for action in (a for actions in captured.commits for a in actions):
+        if isinstance(action, Txn) and not _saw(seen, action):
+            raise CommitFailedError(
+                f"{seen.table.name}: {captured.operation.name} on version "
+                f"{seen.version}: Failed to commit transaction: application "
+                f"{action.app_id} has committed its version {action.version} "
+                f"meanwhile; reload and retry ({Rule.CONCURRENT_TRANSACTION})"
+            )
+
+
+def _saw(seen: Snapshot, txn: Txn) -> bool:
+    version = seen.txn_version(txn.app_id)
+    return version is not None and version >= txn.version
 
 
 def _refuse_log(
@@ -99,8 +124,10 @@ class Together:
         self._versions = catalog.versions()
         self._pending: dict[str, PendingSnapshot] = {}
         self._staged: list[Staged] = []
-        self._captured: list[Captured[Any]] = []
+        # With the table as each was done on; a new one wasn't there.
+        self._captured: list[tuple[Captured[Any], Snapshot | None]] = []
         self._ended = False
+        self._pid = os.getpid()
 
     def has(self, name: str) -> bool:
         """Whether there is such a table."""
@@ -108,6 +135,7 @@ class Together:
 
     def snapshot(self, name: str) -> Snapshot:
         """A table as it is seen here."""
+        self.check_open()
         if name in self._pending:
             return self._pending[name]
         if name not in self._versions:
@@ -117,11 +145,10 @@ class Together:
 
     def stage(self, name: str, operation: Operation[T], stage: Stage = run) -> T:
         """Run an operation on a table, and keep its commits for later."""
-        self._check_open()
         snapshot = self.snapshot(name)
         snapshot.check_ours()
         captured: Captured[T] = stage(snapshot, operation, self.storage_options)
-        self._captured.append(captured)
+        self._captured.append((captured, snapshot))
         for staged in captured.staged(snapshot):
             self._add(staged)
         return captured.result
@@ -134,10 +161,10 @@ class Together:
         stage: StageNew = run_new,
     ) -> None:
         """Run the operation that makes a table, and keep its commit for later."""
-        self._check_open()
+        self.check_open()
         where = canonical_location(location or self.catalog.default_location(name))
         captured = stage(name, where, operation, self.storage_options)
-        self._captured.append(captured)
+        self._captured.append((captured, None))
         (actions,) = captured.commits
         staged = Staged(name, actions, location=where)
         self._staged.append(staged)
@@ -145,7 +172,7 @@ class Together:
 
     def commit(self) -> tuple[Committed, ...]:
         """Make all of it true, and publish it."""
-        self._check_open()
+        self.check_open()
         self._ended = True
         if not self._staged:
             return ()
@@ -159,15 +186,24 @@ class Together:
         if not done:
             # An application's transaction that was there already.
             self.discard()
+            for captured, seen in self._captured:
+                if seen is not None:
+                    check_repeated(captured, seen)
         return done
 
     def discard(self) -> None:
         """Let it be: remove the files that were written."""
         self._ended = True
-        for captured in self._captured:
+        if self._pid != os.getpid():
+            # They are those of the process that this one was forked from.
+            return
+        for captured, _ in self._captured:
             captured.discard()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuse use after the end, and in another process."""
+        if self._pid != os.getpid():
+            raise TransactionError("a transaction stays in the process that began it")
         if self._ended:
             raise TransactionError("the transaction has ended")
 

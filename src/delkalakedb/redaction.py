@@ -1,23 +1,46 @@
 """Credentials out of texts that people will read."""
 
 import re
+from collections.abc import Container
 from urllib.parse import unquote
 
-__all__ = ["MASK", "redact", "redact_uri", "redact_url"]
+__all__ = ["MASK", "SECRET_NAMES", "redact", "redact_uri", "redact_url"]
 
 MASK = "***"
+# How the names of secrets end.
+SECRET_NAMES = (
+    "access_key",
+    "access_key_id",
+    "account_key",
+    "api_key",
+    "client_secret",
+    "credential",
+    "customer_key_base64",
+    "encryption_key",
+    "master_key",
+    "passwd",
+    "password",
+    "pwd",
+    "sas_key",
+    "secret",
+    "secret_key",
+    "service_account_key",
+    "token",
+)
 
 # up to the last `@`: a password that wasn't encoded may hold `@`, `/` or `?` itself
 _DELTASQL = re.compile(r"(deltasql://(?:[\w+-]*/)?[^\s/?#:]*):\S*@", re.IGNORECASE)
-_URL = re.compile(r"(://[^\s/?#:]*):(?!\d+[/?#])\S*@")
+# only servers have ports: elsewhere digits are a password's
+_URL = re.compile(
+    r"(?:(https?://[^\s/?#:]*):(?!\d+[/?#])|(?<!http)(?<!https)(://[^\s/?#:]*):)\S*@"
+)
 _HOSTLESS = re.compile(
     r"(deltasql://(?!sqlite/|duckdb/)(?:[\w+-]*/)?[^\s/?#:]*)"
     r":(?!\d+(?:[/?#]|$)|\*\*\*@)[^?#]*",
     re.IGNORECASE,
 )
 _NAMED = re.compile(
-    r"\b(\w*(?:password|passwd|pwd|secret|secret_access_key|account_key|token"
-    r"|signature|sig)[\"']?\s*[=:]\s*)"
+    rf"\b(\w*(?:{'|'.join(SECRET_NAMES)}|sig|signature)[\"']?\s*[=:]\s*)"
     r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&,;}]+)",
     re.IGNORECASE,
 )
@@ -36,24 +59,30 @@ def redact(text: str) -> str:
 
 def redact_url(text: str) -> str:
     """Mask the password of a URL."""
-    return _URL.sub(rf"\1:{MASK}@", text)
+    return _URL.sub(rf"\1\2:{MASK}@", text)
 
 
-def redact_uri(text: str) -> str:
-    """Redact a text that is meant to be one `deltasql://` URI, well formed or not."""
+def redact_uri(text: str, parameters: Container[str]) -> str:
+    """Redact a text that is meant to be one `deltasql://` URI, well formed or not.
+
+    Of a parameter that there isn't nothing is known, and its value isn't shown.
+    """
     one_word = re.sub(r"\s", "%20", text)
     scheme = found[0] if (found := _SCHEME.match(one_word)) else ""
     rest = _ANY_PASSWORD.sub(rf":{MASK}@", one_word[len(scheme) :])
     head, mark, query = f"{scheme}{rest}".partition("?")
-    query = "&".join(map(_redact_parameter, query.split("&")))
+    pieces = (_redact_parameter(piece, parameters) for piece in query.split("&"))
+    query = "&".join(pieces)
     shown = _HOSTLESS.sub(rf"\1:{MASK}", redact(f"{head}{mark}{query}"))
     shown = _QUERY_SECRET.sub(rf"\1{MASK}", shown)
     return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
 
 
-def _redact_parameter(text: str) -> str:
+def _redact_parameter(text: str, known: Container[str]) -> str:
     """A query parameter, as it was unless its value has a secret when decoded."""
     name, _, value = text.partition("=")
+    if value and name not in known:
+        return f"{name}={MASK}"
     plain = unquote(value)
     hidden = redact(_ANY_PASSWORD.sub(rf":{MASK}@", plain))
     return text if hidden == plain else f"{name}={hidden}"

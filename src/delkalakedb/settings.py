@@ -42,17 +42,26 @@ def _none_word(value: object) -> object:
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a boolean is no number")
+    return value
+
+
 # descriptions complete the sentence "<key> must be ..."
-Count = Annotated[int, Field(ge=0, description="a whole number, at least 0")]
-Size = Annotated[int, Field(ge=1, description="a whole number, at least 1")]
+_NUMBER = BeforeValidator(_no_boolean)
+Count = Annotated[int, Field(ge=0, description="a whole number, at least 0"), _NUMBER]
+Size = Annotated[int, Field(ge=1, description="a whole number, at least 1"), _NUMBER]
 MaybeSize = Annotated[
     int | None,
     Field(ge=1, description="a whole number, at least 1, or none"),
     BeforeValidator(_none_word),
+    _NUMBER,
 ]
 Seconds = Annotated[
     float,
     Field(gt=0, le=MAX_SECONDS, description=f"seconds above 0, up to {MAX_SECONDS}"),
+    _NUMBER,
 ]
 MaybeSeconds = Annotated[
     float | None,
@@ -62,6 +71,7 @@ MaybeSeconds = Annotated[
         description=f"seconds above 0, up to {MAX_SECONDS}, or none",
     ),
     BeforeValidator(_none_word),
+    _NUMBER,
 ]
 SchemaPolicy = Annotated[
     Literal["create_if_missing", "error"],
@@ -72,7 +82,10 @@ MirrorMode = Annotated[
     Field(description="inline, background or external"),
 ]
 Place = Annotated[
-    str | None, Field(min_length=1, description="a folder or an object store's URL")
+    str | None,
+    # not shown: a password may be in it
+    Field(min_length=1, description="a folder or an object store's URL", repr=False),
+    BeforeValidator(_none_word),
 ]
 
 

@@ -39,6 +39,7 @@ DEFAULT_SCHEMA = "public"
 
 _PREFIX = "deltasql://"
 _BUILT_IN = ("duckdb", "postgres", "sqlite")
+_PARAMETERS = frozenset({*OPTIONS, "table"})
 _FORMS = (
     "deltasql://postgres/user:password@host:5432/database/schema/table",
     "deltasql://sqlite/file.db?table=name",
@@ -161,7 +162,7 @@ def parse_uri(text: str, env: Mapping[str, str] | None = None) -> Uri:
         return _parse(text, os.environ if env is None else env)
     except UriError as error:
         problem = str(error)
-    raise UriError(f"{problem}; in {redact_uri(text)!r}")
+    raise UriError(f"{problem}; in {redact_uri(text, _PARAMETERS)!r}")
 
 
 def format_uri(uri: Uri) -> str:

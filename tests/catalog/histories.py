@@ -39,6 +39,7 @@ from delkalakedb.model.actions import (
 )
 from delkalakedb.model.conflicts import (
     Attempt,
+    Rule,
     Winner,
     check_liveness,
     first_conflict,
@@ -186,9 +187,10 @@ class Model:
         done = [
             (name, txn) for name, txn in asked if self._at(name, txn) >= txn.version
         ]
-        if not asked or len(done) < len(asked):
-            return []
-        return [("skipped", self._since(name, txn), name) for name, txn in done]
+        since = [(self._since(name, txn), name) for name, txn in done]
+        if done and len(done) < len(asked):
+            return [("conflicted", since[0][0], Rule.CONCURRENT_TRANSACTION)]
+        return [("skipped", version, name) for version, name in since]
 
     def _at(self, name: str, txn: Txn) -> int:
         table = self.tables.get(name)

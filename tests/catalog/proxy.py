@@ -4,13 +4,15 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 
 class Proxy:
     """Passes bytes on to Postgres until it is told to cut the line at a COMMIT.
 
     `cut` says when, once: `before` the server gets it, `during` it (the server has
-    it, the client hears nothing more), or `after` the server has answered.
+    it, the client hears nothing more), or `after` the server has answered. With `late`
+    the client hears nothing more, and the server gets it when `deliver` is called.
     `at_commit` is called, once, when the server has a COMMIT and nothing behind it.
     """
 
@@ -22,6 +24,7 @@ class Proxy:
         self.cut: str | None = None
         self.cuts = 0
         self.at_commit: Callable[[], None] | None = None
+        self.deliver: Callable[[], None] | None = None
         self._threads: list[threading.Thread] = []
         self._start(self._serve)
 
@@ -65,6 +68,10 @@ class Proxy:
                 moment = self._cut_now(data, asking)
                 if moment in (None, "during"):
                     target.sendall(data)
+                if moment == "late":
+                    self.deliver = partial(target.sendall, data)
+                    _cut(source)
+                    return
                 if moment is not None:
                     break
                 if asking and b"COMMIT" in data and self.at_commit is not None:

@@ -10,8 +10,9 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from delkalakedb.catalog import ratify as ratifying
 from delkalakedb.catalog.backend import UnknownOutcomeError
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.catalog.prepared import preparation
+from delkalakedb.catalog.ratify import SqlTxnLogWriter
+from delkalakedb.catalog.staging import locked_mirror
 from delkalakedb.commits import commit as publish
 from delkalakedb.commits import ratify
 from delkalakedb.errors import (
@@ -121,6 +124,13 @@ def test_server_killed_under_load_loses_and_doubles_nothing(
         for path, committed in made.items():
             assert [a.path for a in log.commit(committed.version)[1:]] == [path]
         check_integrity(catalog)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def wait_for_commits(writers: list[Writer], more: int = 5) -> None:
@@ -347,6 +357,68 @@ def test_append_whose_answer_was_lost_is_published_at_once(
     assert mirror.lease_owner is None
     assert paths(cuttable) == ["a"]
     check_integrity(cuttable)
+
+
+@pytest.mark.parametrize("arrives", ["before the next attempt", "after it"])
+def test_append_that_arrives_after_it_was_asked_for_is_made_once(
+    proxy: Proxy,
+    cuttable: Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arrives: str,
+) -> None:
+    publish(cuttable, creation(location=str(tmp_path)))
+    append = Staged("t", (add("a"),), Reads(version=0))
+    attempt = SqlTxnLogWriter._attempt
+
+    def attempted(*args: Any) -> Any:
+        if proxy.deliver is not None and arrives == "before the next attempt":
+            proxy.deliver()
+            wait_for(lambda: cuttable.snapshot("t").version == 1)
+        return attempt(*args)
+
+    monkeypatch.setattr(SqlTxnLogWriter, "_attempt", attempted)
+    proxy.cut = "late"
+    (made,) = ratify(cuttable, append, seen=cuttable.snapshot("t"))
+    if arrives == "after it":
+        proxy.deliver()
+        commit(cuttable, add("b"))
+
+    assert proxy.cuts == 1
+    assert made.version == 1
+    versions = [c.version for c in cuttable.snapshot("t").history()]
+    assert versions == ([1, 0] if arrives != "after it" else [2, 1, 0])
+    mirror = Outbox(cuttable.backend).load("t")
+    assert mirror.published_version >= 1
+    assert mirror.lease_owner is None
+    check_integrity(cuttable)
+
+
+def test_files_of_an_append_that_may_still_arrive_stay(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_POOL__LOCK_TIMEOUT", "0.2")
+    place = uri_of(proxy.port)
+    uri = f"{place}/t?sslmode=disable&location={tmp_path}"
+    dk.write_deltalake(uri, pa.table({"x": [1]}))
+    table = dk.DeltaTable(uri)
+    resolve = SqlTxnLogWriter._resolve
+    with dk.connect(f"{place}?sslmode=disable") as other, ExitStack() as locked:
+
+        def resolved(*args: Any) -> Any:
+            found = resolve(*args)
+            locked.enter_context(locked_mirror(other, "t"))
+            return found
+
+        monkeypatch.setattr(SqlTxnLogWriter, "_resolve", resolved)
+        proxy.cut = "late"
+        with pytest.raises(UnknownOutcomeError, match="no telling"):
+            dk.write_deltalake(table, pa.table({"x": [2]}), mode="append")
+    proxy.deliver()
+    wait_for(lambda: dk.DeltaTable(uri).version() == 1)
+
+    found = dk.DeltaTable(uri).to_pyarrow_table()["x"].to_pylist()
+    assert sorted(found) == [1, 2]
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])

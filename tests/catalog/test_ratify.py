@@ -1,5 +1,6 @@
 """Which files a commit may add and remove, and what becomes of the totals."""
 
+import msgspec
 import pytest
 from actions import (
     DV,
@@ -14,11 +15,13 @@ from actions import (
     metadata,
     paths,
     remove,
+    schema,
     stats,
     vector,
 )
 
 from delkalakedb import Catalog
+from delkalakedb.catalog.statcolumns import COLUMNS_PER_TABLE, revise
 from delkalakedb.errors import CommitFailedError, DeltalakeDBError, ProtocolError
 from delkalakedb.model.actions import Action, Add, CommitInfo, DeletionVector, Remove
 from delkalakedb.model.conflicts import Rule
@@ -369,3 +372,43 @@ def test_text_that_no_database_holds_is_refused_by_the_catalog(
 
     assert catalog.table("t").version == 0
     commit(catalog, add("a"))
+
+
+def test_commit_that_read_a_version_that_is_not_there_yet_is_refused(
+    catalog: Catalog,
+) -> None:
+    create(catalog, "t", A)
+
+    outcome = lost(catalog, B, version=99, whole_table=True)
+
+    assert outcome.rule == Rule.READ_EXPIRED
+    assert "it read version 99, and there are versions 0 to 0" in outcome.detail
+
+
+def test_append_that_read_nothing_follows_a_changed_schema(catalog: Catalog) -> None:
+    create(catalog, "t", A)
+    commit(catalog, metadata(schema(id="long", more="string")))
+
+    assert commit(catalog, B, version=-1).version == 2
+
+
+def test_what_is_a_blind_append_is_not_for_the_caller_to_say(catalog: Catalog) -> None:
+    create(catalog, "t", A)
+    commit(catalog, remove(A), CommitInfo({"isBlindAppend": True}))
+
+    (told, _) = catalog.snapshot("t").history()
+    assert told.is_blind_append is False
+    assert told.commit_info["isBlindAppend"] is False
+
+
+def test_columns_beyond_those_that_have_a_number_are_not_indexed() -> None:
+    names = [f"c{i}" for i in range(COLUMNS_PER_TABLE + 10)]
+    meta = metadata(schema(**dict.fromkeys(names, "long")))
+    wide = msgspec.structs.replace(
+        meta, configuration={"delta.dataSkippingNumIndexedCols": "-1"}
+    )
+
+    columns = revise((), wide, table_id=1, version=0, limit=10**6)
+
+    assert len(columns) == COLUMNS_PER_TABLE
+    assert columns[-1].column_id == 2 * COLUMNS_PER_TABLE - 1

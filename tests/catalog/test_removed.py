@@ -1,13 +1,16 @@
 """A database whose file is removed, or replaced, while a process has it open."""
 
+import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from actions import add, commit, create, paths
 from integrity import check_integrity
 from workers import run_python
 
 import delkalakedb as dk
+from delkalakedb.errors import CatalogUnavailableError, TableNotFoundError
 
 pytestmark = pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
 
@@ -50,6 +53,28 @@ def test_head_of_a_database_that_is_gone_is_not_told(
     run_python(MADE.format(uri=catalog_uri))
 
     assert catalog.snapshot("t").version == 1
+
+
+def test_old_handle_says_that_the_file_is_gone_and_makes_none(
+    catalog: dk.Catalog, catalog_uri: str, tmp_path: Path
+) -> None:
+    uri = f"{catalog_uri}?table=t"
+    dk.write_deltalake(uri, pa.table({"x": [1]}))
+    handle = dk.DeltaTable(uri)
+    remove_files(tmp_path)
+
+    for _ in range(2):
+        with pytest.raises(CatalogUnavailableError):
+            handle.to_pyarrow_table()
+        with pytest.raises(CatalogUnavailableError):
+            catalog.tables()
+    with pytest.raises(TableNotFoundError, match="no catalog"):
+        dk.DeltaTable(uri)
+    assert not list(tmp_path.glob("meta.*"))
+
+    shutil.rmtree(handle.table_uri.removeprefix("file://"))
+    dk.write_deltalake(uri, pa.table({"x": [2]}))
+    assert [table.name for table in catalog.tables()] == ["t"]
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

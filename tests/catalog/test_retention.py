@@ -309,7 +309,7 @@ def test_commit_that_read_an_expired_version_is_refused(
             outcome = catalog.ratify(staged)
             assert isinstance(outcome, Conflicted), staged
             assert (outcome.rule, outcome.winner_version) == (Rule.READ_EXPIRED, 9)
-    with pytest.raises(CommitFailedError, match="the oldest that is kept is 6"):
+    with pytest.raises(CommitFailedError, match="there are versions 6 to 9"):
         catalog.commit(staged)
 
 

@@ -179,14 +179,16 @@ def test_transaction_that_asks_for_no_check_is_written_again(catalog: Catalog) -
     assert commit(catalog, txn("a", 7)).version == 2
 
 
-def test_replay_of_one_application_does_not_skip_another(catalog: Catalog) -> None:
+def test_replay_of_which_only_a_part_is_there_is_a_conflict(catalog: Catalog) -> None:
     create(catalog)
     commit(catalog, txn("a", 1))
     both = frozenset({"a", "b"})
 
     outcome = attempt(catalog, add("f"), txn("a", 1), txn("b", 1), app_ids=both)
 
-    assert not isinstance(outcome, Skipped)
+    assert isinstance(outcome, Conflicted)
+    assert (outcome.rule, outcome.winner_version) == (Rule.CONCURRENT_TRANSACTION, 1)
+    assert paths(catalog) == []
 
 
 def test_same_application_beside_itself_is_a_conflict(catalog: Catalog) -> None:

@@ -217,6 +217,21 @@ def test_replay_of_a_whole_transaction_is_skipped(catalog: Catalog) -> None:
     assert versions(catalog) == {"t": 1, "u": 1}
 
 
+def test_replay_of_a_part_of_a_transaction_is_written_nowhere(catalog: Catalog) -> None:
+    catalog.commit(creation("t"), creation("u"))
+    apps = frozenset({"app"})
+    both = [
+        staged(catalog, A, txn("app", 1), table=name, app_ids=apps) for name in "tu"
+    ]
+    catalog.commit(both[0])
+
+    outcome = catalog.ratify(*both)
+
+    assert isinstance(outcome, Conflicted)
+    assert (outcome.table, outcome.winner_version) == ("t", 1)
+    assert versions(catalog) == {"t": 1, "u": 0}
+
+
 def test_nothing_staged_is_nothing_committed(catalog: Catalog) -> None:
     create(catalog)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
+from workers import run_python
 
 import delkalakedb as dk
 from delkalakedb.errors import (
@@ -15,6 +16,7 @@ from delkalakedb.errors import (
     TableExistsError,
     TableNotFoundError,
     TransactionError,
+    VersionNotFoundError,
 )
 from delkalakedb.uri import parse_uri
 
@@ -344,3 +346,90 @@ def test_refused_commit_leaves_no_files(
         tx.write("a", pa.table({"x": [5]}), mode="append")
 
     assert data_files(two) == before
+
+
+def test_transaction_of_an_application_that_a_rival_committed_meanwhile_fails(
+    two: str,
+) -> None:
+    once = deltalake.CommitProperties(
+        app_transactions=[deltalake.Transaction("app", 1)]
+    )
+    files = data_files(two)
+
+    def race() -> None:
+        options = {"mode": "append", "commit_properties": once}
+        with dk.transaction(two) as tx:
+            tx.write("a", pa.table({"x": [4]}), **options)
+            tx.write("b", pa.table({"x": [11]}), mode="append")
+            dk.write_deltalake(table(two, "a"), pa.table({"x": [99]}), **options)
+
+    with pytest.raises(CommitFailedError, match="application app has committed"):
+        race()
+
+    assert ratified(two, "a") == (1, [1, 2, 3, 99])
+    assert ratified(two, "b") == (0, [10])
+    assert len(data_files(two)) == len(files) + 1
+
+
+def test_handle_is_of_no_use_after_the_block(two: str) -> None:
+    with dk.transaction(two) as tx:
+        tx.write("a", pa.table({"x": [4]}), mode="append")
+        handle = tx.table("a")
+        assert rows(handle) == [1, 2, 3, 4]
+
+    for use in (handle.version, handle.to_pyarrow_table, handle.update_incremental):
+        with pytest.raises(TransactionError, match="ended"):
+            use()
+
+
+def test_time_travel_stays_within_what_the_transaction_sees(two: str) -> None:
+    with dk.transaction(two) as tx:
+        tx.write("a", pa.table({"x": [4]}), mode="append")
+        tx.write("a", pa.table({"x": [5]}), mode="append")
+        dk.write_deltalake(table(two, "a"), pa.table({"x": [99]}), mode="append")
+        handle = tx.table("a")
+
+        with pytest.raises(VersionNotFoundError, match="sees no version 1"):
+            handle.load_as_version(1)
+        handle.load_as_version("2100-01-01T00:00:00Z")
+        assert (handle.version(), rows(handle)) == (0, [1, 2, 3])
+        handle.load_as_version(2)
+        assert rows(handle) == [1, 2, 3, 4, 5]
+        tx.delete("b")
+
+    assert ratified(two, "a") == (3, [1, 2, 3, 4, 5, 99])
+
+
+def test_location_is_for_a_table_that_is_not_there_yet(
+    two: str, tmp_path: Path
+) -> None:
+    for x in (1, 2):
+        with dk.transaction(two) as tx:
+            place = str(tmp_path / "place")
+            tx.write("n", pa.table({"x": [x]}), mode="append", location=place)
+
+    assert ratified(two, "n") == (1, [1, 2])
+    assert dk.DeltaTable(table(two, "n")).table_uri == f"file://{place}/"
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0)", "pass"])
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
+def test_forked_child_leaves_the_transaction_to_its_parent(two: str, end: str) -> None:
+    run_python(
+        f"""
+import os, sys
+import pyarrow as pa
+import delkalakedb as dk
+with dk.transaction({two!r}) as tx:
+    tx.write("a", pa.table({{"x": [4]}}), mode="append")
+    child = os.fork()
+    if child == 0:
+        sys.stderr = open(os.devnull, "w")
+        {end}
+    else:
+        status = os.waitpid(child, 0)[1]
+assert (status == 0) == ({end!r} != "pass")
+"""
+    )
+
+    assert ratified(two, "a") == (1, [1, 2, 3, 4])

@@ -277,6 +277,9 @@ class Backend(ABC):
         """Whether the database was removed, or replaced by another."""
         return False
 
+    def start_anew(self) -> None:  # noqa: B027
+        """Have a database that is gone made again when it is next used."""
+
     @abstractmethod
     def close(self) -> None:
         """Close every connection."""

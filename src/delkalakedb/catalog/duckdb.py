@@ -206,6 +206,10 @@ class DuckDBBackend(Backend):
     def is_gone(self) -> bool:
         return self._inode is not None and find_inode(self._path) != self._inode
 
+    def start_anew(self) -> None:
+        with self._opening:
+            self._reopen()
+
     def close(self) -> None:
         if self._pid != os.getpid():
             return
@@ -231,10 +235,15 @@ class DuckDBBackend(Backend):
         self._check_process()
         with self._opening:
             if self.is_gone():
-                self._pool.close()
-                self._leave()
-                self._pool = self._new_pool()
+                if not os.path.exists(self._path):
+                    raise CatalogUnavailableError(f"{self._name}: the file was removed")
+                self._reopen()
         return self._pool.connection()
+
+    def _reopen(self) -> None:
+        self._pool.close()
+        self._leave()
+        self._pool = self._new_pool()
 
     def _leave(self) -> None:
         root, gone = self._root, self.is_gone()
@@ -420,7 +429,7 @@ class _DuckDBSession(Session):
         statement = self._parsed.get(sql)
         if statement is None:
             (statement,) = self._connection.extract_statements(sql)
-            if len(self._parsed) == _MOST_PARSED:
+            if len(self._parsed) >= _MOST_PARSED:
                 self._parsed.clear()
             self._parsed[sql] = statement
         return self._connection.execute(statement, params)

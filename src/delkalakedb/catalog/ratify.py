@@ -11,6 +11,10 @@ In order, and all of it or nothing:
 
 Killed before 5, nothing happened. A connection lost during 5 is resolved by asking
 for the transaction's id under the same locks, so that an unfinished COMMIT has ended.
+
+An append that travels as one message has no lock yet while that is under way: it may
+arrive after it was asked for. It is void once the table has moved on, so it is made
+again, in a transaction that asks first; where that fails, nobody can tell.
 """
 
 import getpass
@@ -25,6 +29,7 @@ from delkalakedb.catalog.backend import (
     Backend,
     MovedOnError,
     Row,
+    Session,
     UnknownOutcomeError,
 )
 from delkalakedb.catalog.commit import Actor
@@ -32,7 +37,7 @@ from delkalakedb.catalog.fresh import keep_fresh
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.outbox import Lease, releasing_lost
 from delkalakedb.catalog.transaction import LostError, Transaction, lock_queries
-from delkalakedb.errors import CatalogError, MirrorBehindError
+from delkalakedb.errors import CatalogError, DeltalakeDBError, MirrorBehindError
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 from delkalakedb.telemetry import log_commit
 
@@ -109,18 +114,25 @@ class SqlTxnLogWriter:
         retries = self._concurrency.retries
         if self._rivals or "check_seen" not in self._backend.statements:
             self._rivals, seen = max(0, self._rivals - 1), None
+        under_way: UnknownOutcomeError | None = None
         while True:
             try:
-                return self._attempt(staged, transaction_id, leases, seen)
+                again = under_way is not None
+                return self._attempt(staged, transaction_id, leases, seen, again)
             except MovedOnError:
                 self._rivals, seen = _WHILE_RIVALS, None
             except UnknownOutcomeError as lost:
                 if found := self._find_out(staged, transaction_id, lost):
                     return found
-                # It is certain now that nothing happened.
+                if seen is not None:
+                    under_way, seen = lost, None
                 if retries == 0:
                     raise
                 retries -= 1
+            except DeltalakeDBError as error:
+                if under_way is None:
+                    raise
+                raise _unknown(under_way, transaction_id, error) from error
 
     def _attempt(
         self,
@@ -128,9 +140,12 @@ class SqlTxnLogWriter:
         transaction_id: str,
         leases: list[Lease] | None,
         seen: Head | None,
+        again: bool,
     ) -> tuple[Committed | Skipped, ...]:
         actor = self._actor = self._actor or _actor(self._backend)
         with self._backend.writing() as session:
+            if again and (found := self._find(session, staged, transaction_id)):
+                return found
             transaction = Transaction(
                 session,
                 self._backend,
@@ -156,10 +171,7 @@ class SqlTxnLogWriter:
                 return self._resolve(staged, transaction_id)
             except CatalogError as error:
                 if left == 0:
-                    raise UnknownOutcomeError(
-                        f"{lost}; it may have happened or not: the history would show "
-                        f"transaction {transaction_id}, but can't be asked: {error}"
-                    ) from error
+                    raise _unknown(lost, transaction_id, error) from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, self._concurrency.backoff_max)
         raise lost
@@ -168,15 +180,30 @@ class SqlTxnLogWriter:
         self, staged: Sequence[Staged], transaction_id: str
     ) -> tuple[Committed, ...] | None:
         with self._backend.writing() as session:
-            session.query_many(lock_queries(self._backend, staged))
-            rows = session.query("load_transaction", {"transaction_id": transaction_id})
-            session.apply([releasing_lost(c.table, transaction_id) for c in staged])
+            return self._find(session, staged, transaction_id)
+
+    def _find(
+        self, session: Session, staged: Sequence[Staged], transaction_id: str
+    ) -> tuple[Committed, ...] | None:
+        """What a transaction has made, under its locks; its lease is given back."""
+        session.query_many(lock_queries(self._backend, staged))
+        rows = session.query("load_transaction", {"transaction_id": transaction_id})
+        session.apply([releasing_lost(c.table, transaction_id) for c in staged])
         # In the order in which they were staged; those of a renamed table come last.
         found: list[Row] = []
         for commit in staged:
             found += [row for row in rows if row[0] == commit.table][:1]
             rows = [row for row in rows if row not in found]
         return tuple(Committed(*row) for row in (*found, *rows)) or None
+
+
+def _unknown(
+    lost: UnknownOutcomeError, transaction_id: str, error: Exception
+) -> UnknownOutcomeError:
+    return UnknownOutcomeError(
+        f"{lost}; it may have happened or not: the history would show transaction "
+        f"{transaction_id}, but there is no telling now: {error}"
+    )
 
 
 def _log(committed: Committed, duration_ms: float) -> None:

@@ -62,7 +62,11 @@ def commit_info(
 ) -> CommitInfo:
     """The commitInfo with what only the commit itself knows."""
     configuration = known(head.metadata.configuration) or {}
-    forced: dict[str, object] = {"txnId": transaction_id}
+    forced: dict[str, object] = {
+        "txnId": transaction_id,
+        # Others are checked by it.
+        "isBlindAppend": is_blind_append(staged),
+    }
     if participants:
         forced["participants"] = participants
     if parse_properties(configuration).enable_in_commit_timestamps:
@@ -71,7 +75,6 @@ def commit_info(
         "timestamp": head.timestamp_ms,
         "operation": "WRITE",
         "isolationLevel": isolation_of(configuration, staged).value,
-        "isBlindAppend": is_blind_append(staged),
     }
     if staged.reads.version >= 0:
         defaults["readVersion"] = staged.reads.version

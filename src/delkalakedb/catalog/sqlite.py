@@ -171,11 +171,15 @@ class SqliteBackend(Backend):
     def is_gone(self) -> bool:
         return self._inode is not None and find_inode(self._path) != self._inode
 
+    def start_anew(self) -> None:
+        self._inode = None
+
     def close(self) -> None:
         self._pool.close()
 
     def _connect(self) -> _Connection:
-        mode = "rwc" if self._create else "rw"
+        # One that was removed is made again by who names it, not by an old handle.
+        mode = "rwc" if self._create and self._inode is None else "rw"
         connection = sqlite3.connect(
             f"{self._path.as_uri()}?mode={mode}",
             uri=True,

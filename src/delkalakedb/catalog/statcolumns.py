@@ -96,8 +96,8 @@ def revise(
     ]
     have = {(c.physical, c.unit) for c in result if c.until is None}
     for leaf in _chosen(metadata, limit):
-        unit = unit_of(leaf)
-        if unit is not None and (leaf.physical, unit) not in have:
+        unit, full = unit_of(leaf), len(result) == COLUMNS_PER_TABLE
+        if unit is not None and (leaf.physical, unit) not in have and not full:
             column_id = table_id * COLUMNS_PER_TABLE + len(result)
             result.append(StatColumn(column_id, leaf.physical, unit, version))
     return tuple(result)

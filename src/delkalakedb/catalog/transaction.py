@@ -51,7 +51,13 @@ from delkalakedb.model.actions import (
     known,
 )
 from delkalakedb.model.codec import decode_struct
-from delkalakedb.model.conflicts import ROW_TRACKING_DOMAIN, check_liveness
+from delkalakedb.model.conflicts import (
+    ROW_TRACKING_DOMAIN,
+    Conflict,
+    Rule,
+    Winner,
+    check_liveness,
+)
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.protocol import check_actions
 from delkalakedb.model.rebase import (
@@ -229,7 +235,10 @@ class Transaction:
         }
 
     def _skipped(self, staged: Sequence[Staged]) -> tuple[Skipped, ...] | None:
-        """The outcome of a replay: every application transaction is there already."""
+        """The outcome of a replay: every application transaction is there already.
+
+        Where only some are, others than these wrote them: it would write them twice.
+        """
         asked = [
             (commit, action)
             for commit in staged
@@ -242,7 +251,16 @@ class Transaction:
             for commit, txn in asked
             if (version := self._applied(commit.table, txn)) is not None
         ]
-        return tuple(done) if done and len(done) == len(asked) else None
+        if done and len(done) < len(asked):
+            there = done[0]
+            conflict = Conflict(
+                Rule.CONCURRENT_TRANSACTION,
+                f"application {there.app_id} has committed this there already, but "
+                "not all that it comes with",
+            )
+            winner = Winner(version=there.version, operation="an earlier commit")
+            raise LostError(conflicted(there.table, winner, conflict))
+        return tuple(done) or None
 
     def _applied(self, name: str, txn: Txn) -> int | None:
         head = self._tables[name].head
@@ -273,7 +291,8 @@ class Transaction:
         return self._write(staged, head, files)
 
     def _winners(self, staged: Staged, head: Head, first_own: int) -> list[Row]:
-        if staged.reads.version >= first_own - 1 or follows_anything(staged, head):
+        read_all = first_own - 1 <= staged.reads.version <= head.version
+        if read_all or follows_anything(staged, head):
             return []
         if lost := find_expired(staged, head):
             raise LostError(lost)

@@ -40,20 +40,23 @@ def follows_anything(staged: Staged, head: Head) -> bool:
     """Whether no commit since can conflict, so that none has to be loaded.
 
     An append that looked at nothing and brings only files conflicts with nothing but a
-    change of the table's metadata or protocol, and there was none.
+    change of the table's metadata or protocol since it was read, and there was none, or
+    it wasn't.
     """
+    read = staged.reads.version
     unchanged = max(head.metadata_version, head.protocol_version)
-    return unchanged <= staged.reads.version and _appends_blindly(staged)
+    return (read < 0 or unchanged <= read) and _appends_blindly(staged)
 
 
 def find_expired(staged: Staged, head: Head) -> Conflicted | None:
-    """The outcome where commits that `staged` must be checked against are gone."""
-    read = staged.reads.version
-    if max(read, 0) >= head.first_version or (read < 0 and _appends_blindly(staged)):
+    """The outcome where `staged` can't be checked against what came since it read."""
+    read = max(staged.reads.version, 0)
+    if head.first_version <= read <= head.version:
         return None
     conflict = Conflict(
         Rule.READ_EXPIRED,
-        f"it read version {read}, and the oldest that is kept is {head.first_version}",
+        f"it read version {read}, and there are versions {head.first_version} to "
+        f"{head.version}",
     )
     return conflicted(staged.table, newest([], head.version), conflict)
 

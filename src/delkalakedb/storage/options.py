@@ -12,7 +12,7 @@ from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import from_url
 
 from delkalakedb.errors import StorageError
-from delkalakedb.redaction import MASK, redact
+from delkalakedb.redaction import MASK, SECRET_NAMES, redact
 
 __all__ = ["Options", "is_secret", "masked", "parse_options"]
 
@@ -44,25 +44,6 @@ _RETRY = ("max_retries", "retry_timeout")
 _BACKOFF = ("init_backoff", "max_backoff", "base")
 # The URL says these.
 _PLACES = ("bucket", "bucket_name", "container_name")
-_SECRETS = frozenset(
-    {
-        "access_key",
-        "access_key_id",
-        "account_key",
-        "bearer_token",
-        "client_secret",
-        "encryption_key",
-        "fabric_session_token",
-        "master_key",
-        "sas_key",
-        "sas_token",
-        "secret_access_key",
-        "service_account_key",
-        "session_token",
-        "sse_customer_key_base64",
-        "token",
-    }
-)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
@@ -78,7 +59,9 @@ class Options:
     @property
     def secrets(self) -> frozenset[str]:
         """The values that nobody may read."""
-        found = (value for key, value in self.config.items() if key in _SECRETS)
+        found = (
+            value for key, value in self.config.items() if key.endswith(SECRET_NAMES)
+        )
         return frozenset(filter(None, found))
 
 
@@ -103,7 +86,7 @@ def parse_options(scheme: str, options: Mapping[str, str]) -> Options:
 
 def is_secret(key: str, value: str) -> bool:
     """Whether an option, by whatever vendor's name, is one that nobody may read."""
-    return key.lower().endswith(tuple(_SECRETS)) or redact(value) != value
+    return key.lower().endswith(SECRET_NAMES) or redact(value) != value
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:

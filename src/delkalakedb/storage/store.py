@@ -12,6 +12,7 @@ from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, from_url
 
 from delkalakedb.errors import StorageError
+from delkalakedb.redaction import redact_url
 from delkalakedb.storage.base import (
     ObjectMeta,
     ObjectNotFoundError,
@@ -67,7 +68,8 @@ def canonical_location(location: str) -> str:
         )
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
-            raise StorageError(f"file://{parts.netloc}: a file location has no host")
+            host = redact_url(f"file://{parts.netloc}")
+            raise StorageError(f"{host}: a file location has no host")
         return _local_url(_unquoted(parts.path))
     # In abfss:// the container stands where other URLs have a user.
     user, _, host = parts.netloc.rpartition("@")

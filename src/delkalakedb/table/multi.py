@@ -20,7 +20,11 @@ from arro3.core import RecordBatchReader
 from delkalakedb.catalog import Catalog, Snapshot, connect
 from delkalakedb.catalog.pending import PendingSnapshot
 from delkalakedb.commits import Together
-from delkalakedb.errors import TableExistsError, TransactionError
+from delkalakedb.errors import (
+    TableExistsError,
+    TransactionError,
+    VersionNotFoundError,
+)
 from delkalakedb.model.tables import Table
 from delkalakedb.model.txnlog import Committed
 from delkalakedb.table.alters import IN_PRIVATE
@@ -93,17 +97,26 @@ class Transaction:
         """A table as the transaction sees it; what is done to it is staged."""
         return _Handle(self.tables, name, self._options)
 
-    def write(self, name: str, data: Any, mode: Any = "error", **options: Any) -> None:
+    def write(
+        self,
+        name: str,
+        data: Any,
+        mode: Any = "error",
+        *,
+        location: str | None = None,
+        **options: Any,
+    ) -> None:
         """What `write_deltalake` does; the first write creates the table.
 
         A DataFrame of Spark is written by Spark; it takes the options of its `write`.
+        The location is where a new table is to be; one that exists stays.
         """
         if (writer := _writer_of(data)) is not None:
-            writer(self.tables, name, data, mode=mode, **options)
+            writer(self.tables, name, data, mode, location=location, **options)
         elif self.tables.has(name):
             deltalake.write_deltalake(self.table(name), data, mode=mode, **options)
         else:
-            self._create(name, data, {**options, "mode": mode})
+            self._create(name, data, location, {**options, "mode": mode})
 
     def create_table(
         self,
@@ -147,9 +160,10 @@ class Transaction:
         """What `DeltaTable.alter` does."""
         return self.table(name).alter
 
-    def _create(self, name: str, data: Any, options: dict[str, Any]) -> None:
+    def _create(
+        self, name: str, data: Any, location: str | None, options: dict[str, Any]
+    ) -> None:
         given, ours = split_properties(options.pop("configuration", None))
-        location = options.pop("location", None)
         private = {**options, "post_commithook_properties": IN_PRIVATE}
 
         def write(folder: str) -> None:
@@ -190,9 +204,38 @@ class _StagedTable(SqlRawTable):
         self._tables = tables
         super().__init__(tables.catalog, name, None, options)
 
+    @property
+    def _snapshot(self) -> Snapshot:
+        self._tables.check_open()
+        return self._loaded
+
+    @_snapshot.setter
+    def _snapshot(self, loaded: Snapshot) -> None:
+        self._loaded = loaded
+
+    def get_latest_version(self) -> int:
+        return self._current().version
+
     def _load(self, version: int | None) -> Snapshot:
-        current = self._tables.snapshot(self._name)
-        return current if version in (None, current.version) else super()._load(version)
+        current = self._current()
+        if version in (None, current.version):
+            return current
+        if version > self._read_version():
+            raise VersionNotFoundError(
+                f"{self._name}: the transaction sees no version {version}; it read "
+                f"version {self._read_version()} and is at {current.version} now"
+            )
+        return super()._load(version)
+
+    def _version_at(self, timestamp_ms: int) -> int:
+        return min(super()._version_at(timestamp_ms), self._read_version())
+
+    def _read_version(self) -> int:
+        """The newest version that others made."""
+        current = self._current()
+        if isinstance(current, PendingSnapshot):
+            return current.read_version
+        return current.version
 
     def _current(self) -> Snapshot:
         # The transaction may have gone on since the handle was taken.

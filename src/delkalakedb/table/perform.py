@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from delkalakedb.catalog import Catalog, Snapshot
-from delkalakedb.commits import REFUSED, ratify
+from delkalakedb.commits import REFUSED, check_repeated, ratify
 from delkalakedb.errors import CommitFailedError
-from delkalakedb.model.actions import Txn
 from delkalakedb.model.conflicts import Rule
 from delkalakedb.model.txnlog import Committed, Conflicted
 from delkalakedb.workspace import Captured, Operation, Stage, run
@@ -58,7 +57,7 @@ def perform(
         outcome = _ratified(catalog, captured, snapshot, storage_options)
         if not isinstance(outcome, Conflicted):
             if not outcome:
-                _check_repeated(captured, seen)
+                check_repeated(captured, seen)
             return captured.result, outcome[-1].version if outcome else None
         try:
             latest = catalog.snapshot(snapshot.table.name, identity=snapshot.identity)
@@ -98,26 +97,6 @@ def _ratified(
     if not outcome:
         captured.discard()
     return outcome
-
-
-def _check_repeated(captured: Captured[T], seen: Snapshot) -> None:
-    """What an application has written already is skipped where its caller saw that.
-
-    A rival that wrote it meanwhile may have written something else.
-    """
-    for action in (a for actions in captured.commits for a in actions):
-        if isinstance(action, Txn) and not _saw(seen, action):
-            raise CommitFailedError(
-                f"{seen.table.name}: {captured.operation.name} on version "
-                f"{seen.version}: Failed to commit transaction: application "
-                f"{action.app_id} has committed its version {action.version} "
-                f"meanwhile; reload and retry ({Rule.CONCURRENT_TRANSACTION})"
-            )
-
-
-def _saw(seen: Snapshot, txn: Txn) -> bool:
-    version = seen.txn_version(txn.app_id)
-    return version is not None and version >= txn.version
 
 
 def _may_run_again(lost: Conflicted, read: Snapshot, latest: Snapshot) -> bool:

@@ -74,12 +74,7 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
 
     def load_with_datetime(self, text: str) -> None:
         """Move to the version of a time; the oldest one where it is too old."""
-        log, timestamp_ms = self._log, _parse_time_ms(text)
-        try:
-            version = log.version_at(timestamp_ms)
-        except VersionNotFoundError:
-            version = log.head().first_version
-        self.load_version(version)
+        self.load_version(self._version_at(_parse_time_ms(text)))
 
     def update_incremental(self) -> None:
         """Move to the newest version."""
@@ -224,6 +219,12 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
     def _explained(self, operation: str, real: Real) -> AbstractContextManager[None]:
         what = f"{self._name}: {operation} of version {self.version()}"
         return explained(what, real.seen, real.location)
+
+    def _version_at(self, timestamp_ms: int) -> int:
+        try:
+            return self._log.version_at(timestamp_ms)
+        except VersionNotFoundError:
+            return self._log.head().first_version
 
     def _load(self, version: int | None) -> Snapshot:
         return self._catalog.snapshot(self._name, version, identity=self._identity)

@@ -82,12 +82,15 @@ class DeltaTable(deltalake.DeltaTable):
             skip_stats=skip_stats,
         )
         uri = parse_uri(str(table_uri))
+        name = require_table(uri)
+        if load_backend(uri.engine).is_absent(uri):
+            raise TableNotFoundError(f"{name}: there is no catalog at {uri.catalog}")
         at: Any = version
         number = at if hasattr(at, "__index__") else None
         self._storage_options = storage_options
         self._catalog_uri = uri
         self._table = SqlRawTable(  # type: ignore[assignment]
-            open_catalog(uri), require_table(uri), number, storage_options
+            open_catalog(uri), name, number, storage_options
         )
         if at is not number:
             self.load_as_version(at)
