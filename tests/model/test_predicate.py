@@ -283,3 +283,26 @@ def test_tuples_that_make_no_sense_are_refused(filters: Any, words: str) -> None
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     with suppress(PredicateError):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ok IS NOT DISTINCT FROM true AND id = 5",
+        "id = 5 AND ok IS DISTINCT FROM true AND name = 'a'",
+        "ok IS DISTINCT FROM true OR id = 5",
+    ],
+)
+def test_comparison_that_may_reach_further_leaves_all_open(text: str) -> None:
+    assert parse_predicate(text, SCHEMA) == Anything()
+
+
+def test_comparison_in_brackets_reaches_no_further() -> None:
+    found = parse_predicate("(id IS NOT DISTINCT FROM 5) AND id < 9", SCHEMA)
+
+    assert found == And((And((eq("id", 5), IsNotNull(col("id")))), eq("id", 9, Op.LT)))
+
+
+def test_partitions_of_a_type_that_does_not_sort_are_not_chosen_by_tuples() -> None:
+    with pytest.raises(PredicateError, match="can't be chosen by tags, a array"):
+        parse_predicate([("tags", "=", "x")], SCHEMA, ["tags"])

@@ -1,5 +1,7 @@
 """What a table of the catalog says of itself is what deltalake says of its log."""
 
+import itertools
+import math
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -9,6 +11,7 @@ import deltalake
 import numpy as np
 import pyarrow as pa
 import pytest
+from workers import run_python
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError
@@ -282,3 +285,58 @@ def test_paths_and_urls_go_to_deltalake_untouched(uri: str) -> None:
             file_pruning_predicate="n >= 1"
         )
         assert found.files == theirs.files
+
+
+@pytest.mark.parametrize(
+    ("values", "literals"),
+    [
+        (
+            pa.array([Decimal("1.10"), Decimal("0.00"), None], pa.decimal128(10, 2)),
+            ["1.10", "0.00", "0.50"],
+        ),
+        (pa.array([1.0, 0.1, math.nan, None]), ["1.0", "0.1", "7.5"]),
+        (pa.array([1.0, 0.1, math.nan, None], pa.float32()), ["1.0", "0.1"]),
+        (pa.array([b"a", b"b", None]), ["a", "b", "c"]),
+        (pa.array([1, 2, None]), ["1", "2", "3"]),
+    ],
+    ids=lambda given: str(getattr(given, "type", "")),
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_partitions_chosen_by_tuples_are_those_that_deltalake_chooses(
+    catalog_uri: str, tmp_path: Path, values: pa.Array, literals: list[str]
+) -> None:
+    rows = pa.table({"id": range(len(values)), "p": values})
+    uri = format_uri(parse_uri(catalog_uri).with_table("by_value"))
+    dk.write_deltalake(uri, rows, partition_by="p")
+    deltalake.write_deltalake(tmp_path / "plain", rows, partition_by="p")
+    tables = dk.DeltaTable(uri), deltalake.DeltaTable(tmp_path / "plain")
+
+    for op, literal in itertools.product(("=", "!=", "<", "<=", ">", ">="), literals):
+        ours, theirs = (
+            table.to_pyarrow_table(partitions=[("p", op, literal)])["id"].to_pylist()
+            for table in tables
+        )
+        assert sorted(ours) == sorted(theirs), (op, literal)
+
+
+NANOS = """
+import deltalake, pyarrow as pa, delkalakedb as dk
+deltalake.enable_nanosecond_timestamps()
+times = pa.array([1_700_000_000_123_456_789, None, 5], pa.timestamp("ns"))
+rows = pa.table({{"id": [1, 2, 3], "at": times}})
+for n, partition_by in enumerate((None, "at")):
+    uri = f"deltasql://sqlite/{folder}/meta.db?table=t{{n}}"
+    dk.write_deltalake(uri, rows, partition_by=partition_by)
+    ours = dk.DeltaTable(uri)
+    plain = deltalake.DeltaTable(ours.table_uri)
+    assert ours.to_pyarrow_table().sort_by("id") == rows
+    actions = [
+        pa.table(t.get_add_actions(flatten=True)).sort_by("path") for t in (ours, plain)
+    ]
+    assert actions[0] == actions[1], actions
+"""
+
+
+def test_nanoseconds_are_read_as_deltalake_reads_them(tmp_path: Path) -> None:
+    # In a process of its own: deltalake is told so for good.
+    run_python(NANOS.format(folder=tmp_path))

@@ -136,3 +136,13 @@ def test_face_refuses_another_deltalake(tmp_path: Path, use: str) -> None:
     assert done.returncode == 1
     assert "deltalake 1.7.0 isn't supported; install deltalake 1.6.x" in last
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", ["0", "٥", "x"])
+def test_target_size_that_is_none_is_that_of_delta_rs(uri: str, size: str) -> None:
+    dk.write_deltalake(uri, ROWS, configuration={"delta.targetFileSize": size})
+    dk.write_deltalake(uri, ROWS, mode="append")
+
+    metrics = dk.DeltaTable(uri).optimize.compact()
+
+    assert (metrics["numFilesAdded"], metrics["numFilesRemoved"]) == (1, 2)

@@ -51,6 +51,15 @@ def test_repair_takes_out_the_files_that_are_gone(twins: Twins) -> None:
         assert twins.ours.history(1)[0][key] == twins.plain.history(1)[0][key]
 
 
+def test_repair_names_files_as_they_are_called(twins: Twins) -> None:
+    twins.write(pa.table({"id": [5], "city": ["x y"]}), mode="append")
+    for table in (twins.ours, twins.plain):
+        (gone,) = table.file_uris(file_pruning_predicate="city = 'x y'")
+        name = gone.removeprefix("file://").removeprefix(f"{folder(table)}/")
+        os.remove(folder(table) / name)
+        assert table.repair(dry_run=True)["files_removed"] == [name]
+
+
 def test_repair_of_a_whole_table_commits_nothing(twins: Twins) -> None:
     ours, theirs = twins.do(lambda t: t.repair())
 

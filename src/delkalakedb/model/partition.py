@@ -29,6 +29,7 @@ _TIME = re.compile(
     r"(Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
 _DECIMAL = re.compile(r"decimal\(([0-9]+),\s*(-?[0-9]+)\)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decimals = Context(prec=38, traps=[Inexact, InvalidOperation])
 
 
@@ -169,6 +170,13 @@ def _parse_ntz(text: str) -> datetime:
     return local
 
 
+def _parse_nanos(text: str) -> int:
+    """Nanoseconds since 1970, which `datetime` can't hold."""
+    fraction = _matched(_TIME, text)[7] or ""
+    since = _parse_timestamp(text) - _EPOCH
+    return since // timedelta(microseconds=1) * 1000 + int(fraction.ljust(9, "0")[6:])
+
+
 def _format_timestamp(value: Any) -> str:
     if _is(value, datetime).tzinfo is None:
         raise ValueError("a time zone is missing")
@@ -190,6 +198,8 @@ _PARSERS: dict[str, Callable[[str], PartitionValue]] = {
     "date": _parse_date,
     "timestamp": _parse_timestamp,
     "timestamp_ntz": _parse_ntz,
+    "timestamp_nanos": _parse_nanos,
+    "timestamp_nanos_ntz": _parse_nanos,
     "binary": lambda text: text.encode(),
 }
 _FORMATTERS: dict[str, Callable[[Any], str]] = {

@@ -6,15 +6,16 @@ expression that can't be looked into.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
 from delkalakedb.errors import PredicateError
+from delkalakedb.model.partition import parse_partition_value
 from delkalakedb.model.schema import Column, Schema
-from delkalakedb.model.values import Kind, Value, coerce, kind_of
+from delkalakedb.model.values import FLOATING, Kind, Value, coerce, exact, kind_of
 
 __all__ = [
     "And",
@@ -64,11 +65,15 @@ class Or:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A column compared with an exact value of its type."""
+    """A column compared with an exact value of its type.
+
+    `typed`: no engine converts the value, nor the column, to compare them.
+    """
 
     column: Column
     op: Op
     value: Value
+    typed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class In:
 
     column: Column
     values: tuple[Value, ...]
+    typed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +139,10 @@ def negate(predicate: Predicate) -> Predicate:
             return Or(tuple(negate(part) for part in parts))
         case Or(parts):
             return And(tuple(negate(part) for part in parts))
-        case Comparison(column, op, value):
-            return Comparison(column, _OPPOSITE[op], value)
-        case In(column, values):
-            return And(tuple(Comparison(column, Op.NE, value) for value in values))
+        case Comparison(column, op, value, typed):
+            return Comparison(column, _OPPOSITE[op], value, typed)
+        case In(column, values, typed):
+            return And(tuple(Comparison(column, Op.NE, v, typed) for v in values))
         case IsNull(column):
             return IsNotNull(column)
         case IsNotNull(column):
@@ -253,6 +259,19 @@ class _Tuples:
         column = self._schema.column(str(name))
         if column is None:
             raise _unknown_column(str(name), self._schema)
+        divides = column.path[0].lower() in self._partitions
+        if divides and column.type == "binary":
+            # The log has its text, and that is what deltalake compares.
+            column = replace(column, type="string")
+        if divides and kind_of(column.type) is None:
+            raise PredicateError(
+                f"partitions can't be chosen by {column.path[0]}, a {column.type}"
+            )
+        found = self._parsed(column, op, value)
+        rounded = column.type in FLOATING or column.type.startswith("decimal")
+        return _typed(found) if divides and rounded else found
+
+    def _parsed(self, column: Column, op: Any, value: Any) -> Predicate:
         if op in ("in", "not in"):
             found = is_in(column, self._literals(column, value))
             return found if op == "in" else negate(found)
@@ -286,6 +305,30 @@ class _Tuples:
         if kind is not None and coerce(literal, column.type) is None:
             raise PredicateError(f"{value!r} can't be compared with a {column.type}")
         return literal
+
+
+def _typed(predicate: Predicate) -> Predicate:
+    """Comparisons with a partition's value, which has the column's type."""
+    match predicate:
+        case And(parts):
+            return And(tuple(map(_typed, parts)))
+        case Or(parts):
+            return Or(tuple(map(_typed, parts)))
+        case Comparison(column, op, value):
+            return Comparison(column, op, _of_type(value, column.type), typed=True)
+        case In(column, values):
+            of_type = (_of_type(value, column.type) for value in values)
+            return In(column, tuple(of_type), typed=True)
+        case _:
+            return predicate
+
+
+def _of_type(value: Value, type_name: str) -> Value:
+    if type_name not in FLOATING:
+        return value
+    number = exact(parse_partition_value(str(value), type_name))
+    assert number is not None
+    return number
 
 
 def _as_text(value: Any) -> str | None:

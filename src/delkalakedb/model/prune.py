@@ -56,6 +56,8 @@ __all__ = [
 ]
 
 _MOST_TERMS = 100
+# Above every number.
+_NAN = Bounds(math.inf, None, has_null=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,9 @@ class _File:
         name = column.physical[0]
         if name not in self._partition_values:
             return Bounds()
-        return partition_bounds(column, self._partition_values[name])
+        bounds = partition_bounds(column, self._partition_values[name])
+        is_nan = bounds.lo is None and not bounds.has_null
+        return _NAN if is_nan and column.type in FLOATING else bounds
 
     def data(self, column: Column) -> Bounds:
         if not self._parsed:
@@ -200,7 +204,7 @@ def _past(low: Any, high: Any, strictly: bool) -> bool:
 def _limits(leaf: Comparison | StartsWith) -> _Limits:
     if isinstance(leaf, StartsWith):
         return _Limits(leaf.prefix, after_prefix(leaf.prefix), below=True)
-    lo, hi = span(leaf.value, leaf.column.type)
+    lo, hi = _span(leaf, leaf.value)
     match leaf.op:
         case Op.EQ:
             return _Limits(lo, hi)
@@ -273,10 +277,10 @@ def _other_test(predicate: Predicate, partitioning: _Partitioning) -> _Test:
         case Or(parts):
             tests = [_test(part, partitioning) for part in parts]
             return lambda file: any(test(file) for test in tests)
-        case In(column, values):
-            return _in_test(column, values, partitioning)
-        case Comparison(column, _, value):
-            return _unequal_test(column, value, partitioning)
+        case In():
+            return _in_test(predicate, partitioning)
+        case Comparison():
+            return _unequal_test(predicate, partitioning)
         case IsNull(column):
             bounds_of = partitioning.bounds(column)
             return lambda file: bounds_of(file).has_null
@@ -289,11 +293,9 @@ def _other_test(predicate: Predicate, partitioning: _Partitioning) -> _Test:
             return lambda file: True
 
 
-def _in_test(
-    column: Column, values: tuple[Value, ...], partitioning: _Partitioning
-) -> _Test:
-    bounds_of = partitioning.bounds(column)
-    spans = _spans(column, values)
+def _in_test(leaf: In, partitioning: _Partitioning) -> _Test:
+    bounds_of = partitioning.bounds(leaf.column)
+    spans = _spans(leaf)
     ends = list(accumulate((hi for _, hi in spans), max))
 
     def test(file: _File) -> bool:
@@ -306,10 +308,10 @@ def _in_test(
     return test
 
 
-def _unequal_test(column: Column, value: Value, partitioning: _Partitioning) -> _Test:
-    bounds_of = partitioning.bounds(column)
+def _unequal_test(leaf: Comparison, partitioning: _Partitioning) -> _Test:
+    bounds_of = partitioning.bounds(leaf.column)
     # Engines differ on -0.0 and on rounded literals: what they may round isn't equal.
-    lo, hi = span(value, column.type)
+    lo, hi = _span(leaf, leaf.value)
 
     def test(file: _File) -> bool:
         bounds = bounds_of(file)
@@ -319,8 +321,13 @@ def _unequal_test(column: Column, value: Value, partitioning: _Partitioning) -> 
     return test
 
 
-def _spans(column: Column, values: tuple[Value, ...]) -> list[tuple[Value, Value]]:
-    return sorted({span(value, column.type) for value in values})
+def _spans(leaf: In) -> list[tuple[Value, Value]]:
+    return sorted({_span(leaf, value) for value in leaf.values})
+
+
+def _span(leaf: Comparison | In, value: Value) -> tuple[Value, Value]:
+    exact = leaf.typed and value not in (math.inf, -math.inf)
+    return (value, value) if exact else span(value, leaf.column.type)
 
 
 def _drivers(predicate: Predicate, partitioning: _Partitioning) -> Iterator[Driver]:
@@ -340,8 +347,8 @@ def _other_drivers(
     match predicate:
         case Or(parts):
             yield from _or_driver(parts, partitioning)
-        case In(column, values):
-            spans = _spans(column, values)
+        case In(column):
+            spans = _spans(predicate)
             if len(spans) > _MOST_TERMS:
                 spans = [(spans[0][0], max(hi for _, hi in spans))]
             yield from _range_driver(column, spans)

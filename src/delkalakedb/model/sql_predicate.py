@@ -99,10 +99,14 @@ class _Translation:
 
     def whole(self, tree: Any) -> Predicate:
         """The predicate of a condition, all of whose columns must be there."""
+        unclear = False
         for node in tree.walk(prune=lambda node: isinstance(node, exp.Query)):
             if isinstance(node, exp.Column):
                 self._column(node)
-        return self._part(tree)
+            # delta-rs takes the rest of the condition for a part of its right side.
+            null_safe = isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ)
+            unclear |= null_safe and isinstance(node.parent, exp.Connector)
+        return Anything() if unclear else self._part(tree)
 
     def _part(self, node: Any) -> Predicate:
         translate = _TRANSLATIONS.get(type(node))

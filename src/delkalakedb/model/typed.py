@@ -31,6 +31,8 @@ _TYPES = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
+    "timestamp_nanos": pa.timestamp("ns", "UTC"),
+    "timestamp_nanos_ntz": pa.timestamp("ns"),
 }
 # What JSON can hold of each type; the rest is text.
 _WRITTEN = {**_NUMBERS, "boolean": pa.bool_(), "float": pa.float64()}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -149,7 +150,8 @@ class SqlRawUpkeep:
         latest = self._log.latest_version()
         absent = self._absent(latest)
         paths = [add.path for add in absent]
-        metrics = {"dry_run": dry_run, "files_removed": _json(paths)}
+        names = [unquote(path) for path in paths]
+        metrics = {"dry_run": dry_run, "files_removed": _json(names)}
         if dry_run or not absent:
             return _json(metrics)
         now_ms = _now_ms()

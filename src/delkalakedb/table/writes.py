@@ -306,7 +306,8 @@ class SqlRawWrites(SqlRawAlters):
 def _target_bytes(metadata: Metadata) -> int:
     """How large compaction makes files, as delta-rs reads the table's properties."""
     given = (known(metadata.configuration) or {}).get("delta.targetFileSize") or ""
-    return int(given) if given.isdecimal() else _TARGET_BYTES
+    size_bytes = int(given) if given.isascii() and given.isdecimal() else 0
+    return size_bytes or _TARGET_BYTES
 
 
 def _is_counted(add: Add) -> bool:
