@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["Catalog", "Snapshot", "connect"]
 
 Filter = str | Sequence[Any] | Predicate
+# Filters that come again and again are parsed once: that takes half of a plan.
+_SHORT = 1000
 # delta-rs takes a folder called %41 for one called A.
 _ODD = re.compile(r"[^\w .-]|^\.")
 
@@ -165,8 +168,11 @@ class Snapshot:
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def _predicate(self, where: Filter) -> Predicate:
+        schema_string = self.metadata.schema_string
+        if isinstance(where, str) and len(where) <= _SHORT:
+            return _parse_short(where, schema_string)
         if isinstance(where, str | list | tuple):
-            schema = parse_schema(self.metadata.schema_string)
+            schema = parse_schema(schema_string)
             return parse_predicate(where, schema, self.metadata.partition_columns)
         return where  # type: ignore[return-value]
 
@@ -326,6 +332,11 @@ class Catalog:
 
     def __repr__(self) -> str:
         return f"Catalog({str(self.uri)!r})"
+
+
+@lru_cache(maxsize=256)
+def _parse_short(where: str, schema_string: str) -> Predicate:
+    return parse_predicate(where, parse_schema(schema_string))
 
 
 def _schema(columns: Iterable[str]) -> pa.Schema:
