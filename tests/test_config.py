@@ -311,3 +311,26 @@ def test_documented_error_is_the_real_one(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("DELKALAKEDB_MIRROR__MODE", "fast")
 
     assert blocks("text") == [refusal() + "\n"]
+
+
+@pytest.mark.parametrize(
+    "key", ["pool.size", "pool.connect_timeout", "cache.max_bytes"]
+)
+def test_boolean_is_no_number(key: str) -> None:
+    section, _, name = key.partition(".")
+    Path("deltalakedb.toml").write_text(f"[{section}]\n{name} = true\n")
+
+    assert f"{key}, from" in refusal()
+
+
+def test_data_path_can_be_none_by_that_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("deltalakedb.toml").write_text('data_path = "/lake"\n')
+    monkeypatch.setenv("DELKALAKEDB_DATA_PATH", "none")
+
+    assert load_settings().data_path is None
+
+
+def test_password_of_a_data_path_is_not_shown() -> None:
+    settings = load_settings(data_path=f"s3://key:{SECRET}@bucket/lake")
+
+    assert SECRET not in repr(settings)

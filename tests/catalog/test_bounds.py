@@ -112,8 +112,11 @@ def test_files_from_before_a_column_are_never_left_out(catalog: dk.Catalog) -> N
 
 
 @on_duckdb
-def test_nothing_is_kept_without_room(catalog_uri: str, scans: list[str]) -> None:
-    with dk.connect(catalog_uri, cache={"max_bytes": 0}) as catalog:
+@pytest.mark.parametrize("bounds", [{"snapshots": 0}, {"max_bytes": 0}])
+def test_nothing_is_kept_without_room(
+    catalog_uri: str, scans: list[str], bounds: dict[str, int]
+) -> None:
+    with dk.connect(catalog_uri, cache=bounds) as catalog:
         numbered(catalog, 10)
         for _ in range(4):
             assert planned(catalog, "x = 5") == ["f5"]

@@ -26,7 +26,7 @@ _FILES_PER_PLAN = 10_000
 _MOST_COUNTED = 1_000
 _BOUNDS = {Kind.NUMBER: pa.float64(), Kind.TEXT: pa.string()}
 _BYTES_PER_FILE = 32
-# How often bounds were missed, by what they are of.
+# How often bounds were missed since they were last loaded, by what they are of.
 _missed: dict[Listed, int] = {}
 
 
@@ -36,7 +36,9 @@ def find_bounds(backend: Backend, head: Head, column: StatColumn) -> pa.Table | 
     The column's index must cover every file.
     """
     limits = backend.cache
-    if limits is None or head.num_files * _BYTES_PER_FILE > limits.max_bytes:
+    if limits is None or not limits.snapshots:
+        return None
+    if head.num_files * _BYTES_PER_FILE > limits.max_bytes:
         return None
     key = Listed.of(backend, head, column.column_id)
     found = LISTS.find(key, frozenset())
@@ -63,8 +65,9 @@ def _is_due(key: Listed) -> bool:
     if len(_missed) >= _MOST_COUNTED:
         _missed.clear()
     before = _missed.get(key, 0)
-    _missed[key] = before + 1
-    return before > 0 and before * _FILES_PER_PLAN >= key.num_files
+    due = before > 0 and before * _FILES_PER_PLAN >= key.num_files
+    _missed[key] = 0 if due else before + 1
+    return due
 
 
 def _load(backend: Backend, head: Head, column: StatColumn) -> pa.Table:
