@@ -88,6 +88,18 @@ def test_literals_of_other_types_find_the_rows_that_plain_deltalake_finds(
         twins.do(lambda t: t.restore(3))
 
 
+def test_condition_that_deltalake_reads_its_own_way_finds_the_same_rows(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    twins = Twins(catalog_uri, tmp_path, "truth")
+    truth = {"b": [True, False, None, False], "p": ["a", "b", "a", "a"]}
+    twins.write(pa.table({**truth, "v": [1, 2, 3, 4]}), partition_by="p")
+
+    twins.do(lambda t: t.delete("b IS NOT DISTINCT FROM true AND p = 'a'"))
+    new = {"v": "100"}
+    twins.do(lambda t: t.update(new, predicate="b IS DISTINCT FROM true AND p = 'b'"))
+
+
 def test_merge_with_many_clauses_gives_the_rows_of_plain_deltalake(
     twins: Twins,
 ) -> None:

@@ -35,7 +35,7 @@ from delkalakedb.model.predicate import (
 from delkalakedb.model.schema import Column, Schema
 from delkalakedb.model.values import Kind, coerce, kind_of, parse_moment
 
-__all__ = ["parse_condition", "parse_sql", "predicate_of"]
+__all__ = ["parse_condition", "parse_sql", "predicate_of", "reads_alike"]
 
 _FLIPPED = {Op.LT: Op.GT, Op.GT: Op.LT, Op.LE: Op.GE, Op.GE: Op.LE}
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
@@ -86,6 +86,15 @@ def parse_condition(text: str) -> Any:
     return trees[0]
 
 
+def reads_alike(text: str) -> bool:
+    """Whether delta-rs takes a condition for the same as everybody else.
+
+    To it what follows `a IS DISTINCT FROM b` is a part of `b`.
+    """
+    found = parse_condition(text).find_all(exp.NullSafeEQ, exp.NullSafeNEQ)
+    return not any(isinstance(node.parent, exp.Connector) for node in found)
+
+
 def predicate_of(tree: Any, schema: Schema) -> Predicate:
     """The predicate of a condition's tree, all of whose columns must be there."""
     return _Translation(schema).whole(tree)
@@ -99,14 +108,10 @@ class _Translation:
 
     def whole(self, tree: Any) -> Predicate:
         """The predicate of a condition, all of whose columns must be there."""
-        unclear = False
         for node in tree.walk(prune=lambda node: isinstance(node, exp.Query)):
             if isinstance(node, exp.Column):
                 self._column(node)
-            # delta-rs takes the rest of the condition for a part of its right side.
-            null_safe = isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ)
-            unclear |= null_safe and isinstance(node.parent, exp.Connector)
-        return Anything() if unclear else self._part(tree)
+        return self._part(tree)
 
     def _part(self, node: Any) -> Predicate:
         translate = _TRANSLATIONS.get(type(node))

@@ -294,6 +294,8 @@ class SqlRawWrites(SqlRawAlters):
         """The predicate; one that only delta-rs understands may hold for any row."""
         metadata = self._current().metadata
         try:
+            if isinstance(predicate, str) and not _reads_alike(predicate):
+                return EVERY_FILE
             return parse_predicate(
                 predicate or None,
                 parse_schema(metadata.schema_string),
@@ -301,6 +303,15 @@ class SqlRawWrites(SqlRawAlters):
             )
         except PredicateError:
             return EVERY_FILE
+
+
+def _reads_alike(predicate: str) -> bool:
+    # Only where it can matter: sqlglot takes long to import, and to parse.
+    if " distinct " not in predicate.lower():
+        return True
+    from delkalakedb.model.sql_predicate import reads_alike
+
+    return reads_alike(predicate)
 
 
 def _target_bytes(metadata: Metadata) -> int:
