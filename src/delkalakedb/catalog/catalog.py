@@ -188,8 +188,6 @@ class Catalog:
         self._writer = SqlTxnLogWriter(self.backend, settings)
         create = settings.sql.schema_policy == "create_if_missing"
         try:
-            if self.backend.is_gone():
-                self.backend.start_anew()
             ensure_schema(self.backend, str(uri), create=create, client=CLIENT)
         except BaseException:
             self.close()

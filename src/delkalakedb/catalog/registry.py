@@ -44,6 +44,8 @@ def acquire_backend(uri: "Uri", settings: "Settings") -> Backend:
             backend = _backends[key] = kind(uri, settings)
             backend.key, backend.cache = key, settings.cache
         _users[backend] = _users.get(backend, 0) + 1
+        if backend.is_gone():
+            backend.start_anew()
     return backend
 
 
