@@ -147,7 +147,7 @@ def test_overlaps_are_those_that_a_look_at_each_file_finds(seed: int) -> None:
 
     for _ in range(20):
         low, high = sorted(rng.choices(values, k=2))
-        assert bounds.overlapping(table, low, high) == [
+        assert bounds.overlapping(table, low, high).to_pylist() == [
             i
             for i, (lo, hi) in enumerate(pairs)
             if lo <= high and hi >= low and table["bounded"][i].as_py()

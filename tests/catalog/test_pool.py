@@ -84,6 +84,15 @@ def test_file_is_the_same_database_by_whatever_path(
         assert same.backend is one.backend
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
+def test_file_is_one_database_whatever_the_password(catalog_uri: str) -> None:
+    with (
+        dk.connect(catalog_uri, sql={"password": "a"}) as one,
+        dk.connect(catalog_uri, sql={"password": "b"}) as other,
+    ):
+        assert one.backend is other.backend
+
+
 def test_closed_catalog_says_so(catalog_uri: str) -> None:
     catalog = dk.connect(catalog_uri)
     catalog.close()

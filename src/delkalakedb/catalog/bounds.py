@@ -51,14 +51,13 @@ def find_bounds(backend: Backend, head: Head, column: StatColumn) -> pa.Table | 
     return found
 
 
-def overlapping(bounds: pa.Table, lo: Any, hi: Any) -> list[int]:
+def overlapping(bounds: pa.Table, lo: Any, hi: Any) -> pa.ChunkedArray:
     """The ids of the files whose interval touches a range."""
     start = _bisected(bisect_left, bounds["reach"], lo)
     end = _bisected(bisect_right, bounds["lo"], hi)
     some = bounds.slice(start, max(0, end - start))
     touching = pc.and_(pc.greater_equal(some["hi"], lo), some["bounded"])
-    ids: list[int] = some["file_id"].filter(touching).to_pylist()
-    return ids
+    return some["file_id"].filter(touching)
 
 
 def _is_due(key: Listed) -> bool:

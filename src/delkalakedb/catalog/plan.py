@@ -126,17 +126,17 @@ class _Lookup:
         rows = session.query_sql(self.within("{candidates}"), self.params)
         return [row[0] for row in rows]
 
-    def remember(self) -> list[int] | None:
+    def remember(self) -> list[pa.ChunkedArray] | None:
         """The same from bounds in memory, if they are there and tell all."""
         if len(self.overlaps) < len(self.parts):
             return None
-        found: set[int] = set()
+        found: list[pa.ChunkedArray] = []
         for column, ranges in self.overlaps.items():
             bounds = find_bounds(self.backend, self.head, column)
             if bounds is None:
                 return None
-            found.update(*(overlapping(bounds, lo, hi) for lo, hi in ranges))
-        return sorted(found)
+            found += [overlapping(bounds, lo, hi) for lo, hi in ranges]
+        return found
 
     def named(self, ids: Sequence[int]) -> "_Lookup":
         """The candidates by name: a scan that knows them first skips all others."""
@@ -236,8 +236,8 @@ def _remembered(lookups: Sequence[_Lookup]) -> _Lookup | None:
     known = [(ids, lookup) for ids, lookup in found if ids is not None]
     if not known:
         return None
-    ids, lookup = min(known, key=lambda named: len(named[0]))
-    return lookup.named(ids)
+    fewest, lookup = min(known, key=lambda found: sum(map(len, found[0])))
+    return lookup.named(sorted({i for ids in fewest for i in ids.to_pylist()}))
 
 
 def _most_selective(session: Session, lookups: Sequence[_Lookup]) -> _Lookup:

@@ -37,7 +37,9 @@ os.register_at_fork(after_in_child=_unlock)
 def acquire_backend(uri: "Uri", settings: "Settings") -> Backend:
     """The process's backend for a database; `release_backend` ends its use."""
     kind = load_backend(uri.engine)
-    key = (uri.engine, *kind.identity(uri), settings.sql.password)
+    # A file has none, and one backend whatever the settings say.
+    password = settings.sql.password if uri.host else None
+    key = (uri.engine, *kind.identity(uri), password)
     with _lock:
         backend = _backends.get(key)
         if backend is None:
