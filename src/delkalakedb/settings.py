@@ -162,7 +162,7 @@ class CacheSettings(_Section):
     """What is kept in memory."""
 
     snapshots: Count = 64
-    max_bytes: Count = 128 * 1024 * 1024
+    max_bytes: Count = 256 * 1024 * 1024
 
 
 class StatsSettings(_Section):

@@ -24,23 +24,36 @@ def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def scans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The statements that look at bounds, as they come."""
+def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """All that reads, as it comes."""
     seen: list[str] = []
     query_sql = _DuckDBSession.query_sql
 
     def watched(self: _DuckDBSession, sql: str, params: Any) -> Any:
-        if "_stats" in sql:
-            seen.append(sql)
+        seen.append(sql)
         return query_sql(self, sql, params)
 
     monkeypatch.setattr(_DuckDBSession, "query_sql", watched)
     return seen
 
 
+def scans(statements: list[str]) -> int:
+    """How many of them look at bounds."""
+    return sum("_stats" in sql for sql in statements)
+
+
 def numbered(catalog: dk.Catalog, count: int) -> None:
     files = [add(f"f{i}", stats=stats(1, x=(i, i, 0))) for i in range(count)]
     create(catalog, "t", *files, meta=metadata(schema(x="long", y="string")))
+
+
+def days(catalog: dk.Catalog, count: int) -> None:
+    files = [
+        add(f"f{i}", partition={"d": f"d{i}"}, stats=stats(1, x=(i, i, 0)))
+        for i in reversed(range(count))
+    ]
+    meta = metadata(schema(d="string", x="long"), partitions=["d"])
+    create(catalog, "t", *files, meta=meta)
 
 
 def planned(catalog: dk.Catalog, where: str) -> list[str]:
@@ -50,26 +63,97 @@ def planned(catalog: dk.Catalog, where: str) -> list[str]:
 
 @on_duckdb
 def test_version_that_is_planned_again_is_planned_from_memory(
-    catalog: dk.Catalog, scans: list[str]
+    catalog: dk.Catalog, statements: list[str]
 ) -> None:
     numbered(catalog, 10)
 
     assert [planned(catalog, f"x = {i}") for i in range(5)] == [
         [f"f{i}"] for i in range(5)
     ]
-    assert len(scans) == 1
+    assert scans(statements) == 1
 
 
 @on_duckdb
 def test_large_table_is_planned_more_often_before_its_bounds_are_loaded(
-    catalog: dk.Catalog, scans: list[str], monkeypatch: pytest.MonkeyPatch
+    catalog: dk.Catalog, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "_FILES_PER_PLAN", 3)
     numbered(catalog, 10)
 
     for i in range(8):
         assert planned(catalog, f"x = {i}") == [f"f{i}"]
-    assert len(scans) == 4
+    assert scans(statements) == 4
+
+
+@on_duckdb
+def test_partition_that_is_planned_again_is_found_in_memory(
+    catalog: dk.Catalog, statements: list[str]
+) -> None:
+    days(catalog, 10)
+    for i in range(3):
+        assert planned(catalog, f"d = 'd{i}'") == [f"f{i}"]
+    statements.clear()
+
+    assert planned(catalog, "d = 'd7'") == ["f7"]
+    assert planned(catalog, "d > 'd7'") == ["f8", "f9"]
+    assert planned(catalog, "d IN ('d1', 'd4', 'd1')") == ["f1", "f4"]
+    assert statements == []
+    assert planned(catalog, "d = 'other'") == []
+
+
+@on_duckdb
+def test_files_in_memory_are_those_of_sql_in_the_same_order(
+    catalog: dk.Catalog, statements: list[str]
+) -> None:
+    days(catalog, 10)
+    wheres = ["d >= 'd3' AND d <> 'd5'", "d < 'd2' OR d = 'd9'", "d LIKE 'd%'"]
+    columns = ["size_bytes", "path", "deletion_vector", "added_version", "file_id"]
+
+    def found() -> list[pa.Table]:
+        snapshot = catalog.snapshot("t")
+        return [snapshot.files(w, columns=columns).read_all() for w in wheres]
+
+    first = found()
+    found(), found()
+    statements.clear()
+
+    assert found() == first
+    assert statements == []
+
+
+@on_duckdb
+def test_statistics_are_asked_for_in_sql(
+    catalog: dk.Catalog, statements: list[str]
+) -> None:
+    days(catalog, 10)
+    for _ in range(4):
+        statements.clear()
+        files = catalog.snapshot("t").files("d = 'd3'", columns=["stats"]).read_all()
+        assert files["stats"].to_pylist() == [stats(1, x=(3, 3, 0))]
+
+    assert len(statements) == 1
+
+
+@on_duckdb
+def test_files_that_leave_no_room_are_looked_for_once(
+    catalog_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "_BYTES_PER_FILE", 1)
+    widened: list[int] = []
+    widen = bounds._widen
+
+    def watched(*given: Any) -> pa.Table | None:
+        found = widen(*given)
+        widened.append(found is not None)
+        return found
+
+    monkeypatch.setattr(bounds, "_widen", watched)
+    with dk.connect(catalog_uri, cache={"max_bytes": 500}) as catalog:
+        days(catalog, 10)
+        for i in range(8):
+            assert planned(catalog, f"d = 'd{i}'") == [f"f{i}"]
+
+    assert widened == [False]
 
 
 @on_duckdb
@@ -86,7 +170,7 @@ def test_new_version_is_planned_by_what_it_holds(catalog: dk.Catalog) -> None:
 
 @on_duckdb
 def test_fewest_candidates_of_several_columns_are_looked_at(
-    catalog: dk.Catalog, scans: list[str]
+    catalog: dk.Catalog, statements: list[str]
 ) -> None:
     files = [
         add(f"f{i}", stats=stats(1, x=(0, 9, 0), y=(f"{i}", f"{i}", 0)))
@@ -97,7 +181,7 @@ def test_fewest_candidates_of_several_columns_are_looked_at(
     for _ in range(3):
         assert planned(catalog, "x = 5 AND y = '7'") == ["f7"]
     # Two were counted and one looked up, once.
-    assert len(scans) == 3
+    assert scans(statements) == 3
 
 
 @on_duckdb
@@ -114,14 +198,14 @@ def test_files_from_before_a_column_are_never_left_out(catalog: dk.Catalog) -> N
 @on_duckdb
 @pytest.mark.parametrize("bounds", [{"snapshots": 0}, {"max_bytes": 0}])
 def test_nothing_is_kept_without_room(
-    catalog_uri: str, scans: list[str], bounds: dict[str, int]
+    catalog_uri: str, statements: list[str], bounds: dict[str, int]
 ) -> None:
     with dk.connect(catalog_uri, cache=bounds) as catalog:
         numbered(catalog, 10)
         for _ in range(4):
             assert planned(catalog, "x = 5") == ["f5"]
 
-    assert len(scans) == 4
+    assert scans(statements) == 4
     assert dk.cache_info().entries == 0
 
 
@@ -147,7 +231,7 @@ def test_overlaps_are_those_that_a_look_at_each_file_finds(seed: int) -> None:
 
     for _ in range(20):
         low, high = sorted(rng.choices(values, k=2))
-        assert bounds.overlapping(table, low, high).to_pylist() == [
+        assert bounds.overlapping(table, low, high)["file_id"].to_pylist() == [
             i
             for i, (lo, hi) in enumerate(pairs)
             if lo <= high and hi >= low and table["bounded"][i].as_py()

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from delkalakedb.catalog.backend import Backend, Session
+from delkalakedb.catalog.backend import Backend, Row, Session
 from delkalakedb.catalog.bounds import find_bounds, overlapping
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.reader import load_files
@@ -55,8 +55,9 @@ def plan(
     looks = ["partition_values"]
     if needs_statistics(predicate, partitions):
         looks.append("stats")
-    seen = [field for field in FILES_SCHEMA if field.name in {*schema.names, *looks}]
-    for batch in _candidates(backend, head, wanted, pa.schema(seen)):
+    names = dict.fromkeys(["file_id", *looks, *schema.names])
+    seen = pa.schema([FILES_SCHEMA.field(name) for name in names])
+    for batch in _candidates(backend, head, wanted, seen):
         values, *stats = (batch[name].to_pylist() for name in looks)
         texts = stats[0] if stats else repeat(None)
         files = list(zip(values, texts, strict=False))
@@ -79,21 +80,21 @@ def _candidates(
     if any(not lookup.parts for lookup in lookups):
         # The index covers every file, and none of them has a value.
         return
-    if lookups:
-        # Before a connection is taken: bounds are loaded by one of their own.
-        remembered = _remembered(lookups)
-        with backend.reading() as session:
-            chosen = remembered or _most_selective(session, lookups)
-            if not (remembered or backend.capabilities.interval_index):
-                chosen = chosen.named(chosen.load(session))
-            statement = chosen.within(backend.statements["plan_files"])
-            columns = ", ".join(schema.names)
-            rows = session.query_sql(
-                statement.replace("{columns}", columns), chosen.params
-            )
-        yield to_batch(rows, schema)
-    else:
+    if not lookups:
         yield from load_files(backend, head, schema)
+        return
+    # Before a connection is taken: what is remembered is loaded by one of its own.
+    known = _remembered(lookups, schema.names)
+    if known is not None and known.column_names == schema.names:
+        yield from known.to_batches()
+        return
+    with backend.reading() as session:
+        if known is not None:
+            rows = _load_named(session, backend, known["file_id"].to_pylist(), schema)
+        else:
+            rows = _most_selective(session, lookups).load_files(session, schema)
+    # By id, which comes first.
+    yield to_batch(sorted(rows), schema)
 
 
 def _covering(head: Head) -> dict[tuple[tuple[str, ...], str], StatColumn]:
@@ -121,30 +122,24 @@ class _Lookup:
     def within(self, statement: str) -> str:
         return statement.replace("{candidates}", "\nUNION ALL\n".join(self.parts))
 
-    def load(self, session: Session) -> list[int]:
-        """The ids of the candidates."""
+    def load_files(self, session: Session, schema: pa.Schema) -> list[Row]:
+        """The candidates."""
+        if self.backend.capabilities.interval_index:
+            statement = self.within(self.backend.naming("plan_files", schema))
+            return session.query_sql(statement, self.params)
         rows = session.query_sql(self.within("{candidates}"), self.params)
-        return [row[0] for row in rows]
+        return _load_named(session, self.backend, [row[0] for row in rows], schema)
 
-    def remember(self) -> list[pa.ChunkedArray] | None:
-        """The same from bounds in memory, if they are there and tell all."""
+    def remember(self, columns: Sequence[str]) -> list[pa.Table] | None:
+        """The same from memory, if that tells all, with what it has of columns."""
         if len(self.overlaps) < len(self.parts):
             return None
-        found: list[pa.ChunkedArray] = []
+        found: list[pa.Table] = []
         for column, ranges in self.overlaps.items():
-            bounds = find_bounds(self.backend, self.head, column)
+            bounds = find_bounds(self.backend, self.head, column, columns)
             if bounds is None:
                 return None
             found += [overlapping(bounds, lo, hi) for lo, hi in ranges]
-        return found
-
-    def named(self, ids: Sequence[int]) -> "_Lookup":
-        """The candidates by name: a scan that knows them first skips all others."""
-        found = _Lookup(self.backend, self.head, params={"ids": str(ids)})
-        if len(ids) > _FEW_FILES:
-            found.parts.append(self.backend.statements["plan_ids"])
-        else:
-            found.parts.append(", ".join(map(str, ids)) or "NULL")
         return found
 
     def param(self, value: Any) -> str:
@@ -228,16 +223,33 @@ def _bounds(term: Range, kind: Kind) -> tuple[Any, Any]:
     )
 
 
-def _remembered(lookups: Sequence[_Lookup]) -> _Lookup | None:
-    """The fewest candidates that bounds in memory leave, if there are any."""
+def _load_named(
+    session: Session, backend: Backend, ids: Sequence[int], schema: pa.Schema
+) -> list[Row]:
+    """Files by id: a scan that knows them first skips all others."""
+    if len(ids) > _FEW_FILES:
+        named = backend.statements["plan_ids"]
+    else:
+        named = ", ".join(map(str, ids)) or "NULL"
+    statement = backend.naming("plan_named", schema).replace("{ids}", named)
+    return session.query_sql(statement, {"ids": str(ids)})
+
+
+def _remembered(lookups: Sequence[_Lookup], columns: Sequence[str]) -> pa.Table | None:
+    """The fewest candidates that memory gives, by id, with what it has of columns."""
     if lookups[0].backend.capabilities.interval_index:
         return None
-    found = [(lookup.remember(), lookup) for lookup in lookups]
-    known = [(ids, lookup) for ids, lookup in found if ids is not None]
+    found = [lookup.remember(columns) for lookup in lookups]
+    known = [parts for parts in found if parts is not None]
     if not known:
         return None
-    fewest, lookup = min(known, key=lambda found: sum(map(len, found[0])))
-    return lookup.named(sorted({i for ids in fewest for i in ids.to_pylist()}))
+    fewest = min(known, key=lambda parts: sum(map(len, parts)))
+    there = set(columns).intersection(*(part.column_names for part in fewest))
+    whole = pa.concat_tables(
+        [part.select([name for name in columns if name in there]) for part in fewest]
+    )
+    places = {file_id: i for i, file_id in enumerate(whole["file_id"].to_pylist())}
+    return whole.take(pa.array(map(places.get, sorted(places)), pa.int64()))
 
 
 def _most_selective(session: Session, lookups: Sequence[_Lookup]) -> _Lookup:

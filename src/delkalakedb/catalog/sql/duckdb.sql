@@ -62,8 +62,12 @@ ORDER BY s.lo
 SELECT s.file_id FROM {table} s
 WHERE s.column_id = {column} AND s.has_null AND {alive}
 
+-- name: plan_named
+-- Files that were looked up before; {ids} is a few of them, or the next one.
+SELECT {columns} FROM dl_files WHERE file_id IN ({ids})
+
 -- name: plan_ids
--- Files that were looked up before.
+-- Many ids.
 SELECT unnest(CAST(:ids AS BIGINT[]))
 
 -- name: plan_uncovered

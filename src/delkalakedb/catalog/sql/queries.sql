@@ -331,7 +331,6 @@ SELECT {columns} FROM dl_files
 WHERE file_id IN ({candidates})
     AND added_version <= :version
     AND (removed_version IS NULL OR removed_version > :version)
-ORDER BY file_id
 
 -- name: plan_probe
 -- How many candidates there are, counted as far as it matters.
