@@ -7,12 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from actions import add, commit, create, metadata, remove, schema, stats
+from actions import add, commit, create, metadata, mirrored, remove, schema, stats
 
 import delkalakedb as dk
 from delkalakedb.catalog import bounds
 from delkalakedb.catalog.cache import LISTS
 from delkalakedb.catalog.duckdb import _DuckDBSession
+from delkalakedb.catalog.retention import expire_versions
+from delkalakedb.errors import VersionNotFoundError
 
 on_duckdb = pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
 
@@ -154,6 +156,31 @@ def test_files_that_leave_no_room_are_looked_for_once(
             assert planned(catalog, f"d = 'd{i}'") == [f"f{i}"]
 
     assert widened == [False]
+
+
+@on_duckdb
+def test_old_version_in_memory_is_refused_once_it_has_expired(
+    catalog: dk.Catalog, statements: list[str]
+) -> None:
+    days(catalog, 10)
+    commit(catalog, remove(add("f1")))
+    commit(catalog, add("g", partition={"d": "d1"}))
+    first = catalog.snapshot("t", 0)
+
+    def found() -> list[str]:
+        files = first.files("d = 'd1'", columns=["path"]).read_all()
+        return [str(path) for path in files["path"]]
+
+    for _ in range(4):
+        statements.clear()
+        assert found() == ["f1"]
+    assert statements == []
+
+    mirrored(catalog, 2, 2)
+    expire_versions(catalog.backend, "t", now_ms=100_000 * 86_400_000)
+
+    with pytest.raises(VersionNotFoundError, match="version 0 has expired"):
+        found()
 
 
 @on_duckdb

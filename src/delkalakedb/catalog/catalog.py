@@ -25,7 +25,6 @@ from delkalakedb.catalog.retention import (
     Expired,
     check_kept,
     expire_versions,
-    while_kept,
 )
 from delkalakedb.catalog.rows import FILES_SCHEMA
 from delkalakedb.errors import CommitFailedError, DeltaError
@@ -163,8 +162,8 @@ class Snapshot:
         if where is None:
             batches = list_files(self._backend, self._head, schema)
         else:
-            found = plan(self._backend, self._head, self._predicate(where), schema)
-            batches = while_kept(self._backend, self._head, found)
+            predicate = self._predicate(where)
+            batches = plan(self._backend, self._head, predicate, schema)
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def _predicate(self, where: Filter) -> Predicate:

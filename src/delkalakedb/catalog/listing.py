@@ -14,7 +14,7 @@ from delkalakedb.catalog.backend import Backend
 from delkalakedb.catalog.cache import LISTS, Listed
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.reader import load_files
-from delkalakedb.catalog.retention import check_kept, while_kept
+from delkalakedb.catalog.retention import check_kept, check_known, while_kept
 from delkalakedb.catalog.rows import FILES_SCHEMA
 
 __all__ = ["list_files"]
@@ -38,7 +38,8 @@ def list_files(
         if files is not None:
             LISTS.keep(key, files, bounds)
     if files is not None:
-        yield from while_kept(backend, head, files.select(columns).to_batches())
+        check_known(backend, head)
+        yield from files.select(columns).to_batches()
         return
     # Those of other callers, too: they would drive out each other.
     names = {"file_id", *columns, *LISTS.columns(key)}

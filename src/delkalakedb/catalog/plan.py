@@ -18,6 +18,7 @@ from delkalakedb.catalog.backend import Backend, Row, Session
 from delkalakedb.catalog.bounds import find_bounds, overlapping
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.reader import load_files
+from delkalakedb.catalog.retention import check_kept, check_known, while_kept
 from delkalakedb.catalog.rows import FILES_SCHEMA, to_batch
 from delkalakedb.catalog.statcolumns import TABLES, StatColumn, unit_of
 from delkalakedb.model.predicate import Predicate
@@ -45,11 +46,13 @@ def plan(
 ) -> Iterator[pa.RecordBatch]:
     """The live files at a head's version that may match; never too few.
 
-    `schema` names columns of `FILES_SCHEMA`.
+    It is an error if the version was gone before all were found. `schema` names columns
+    of `FILES_SCHEMA`.
     """
     partitions = head.metadata.partition_columns
     wanted = drivers(predicate, partitions)
     if any(not driver for driver in wanted):
+        check_kept(backend, head)
         return
     keep = matcher(predicate, partitions)
     looks = ["partition_values"]
@@ -79,13 +82,15 @@ def _candidates(
     ]
     if any(not lookup.parts for lookup in lookups):
         # The index covers every file, and none of them has a value.
+        check_kept(backend, head)
         return
     if not lookups:
-        yield from load_files(backend, head, schema)
+        yield from while_kept(backend, head, load_files(backend, head, schema))
         return
     # Before a connection is taken: what is remembered is loaded by one of its own.
     known = _remembered(lookups, schema.names)
     if known is not None and known.column_names == schema.names:
+        check_known(backend, head)
         yield from known.to_batches()
         return
     with backend.reading() as session:
@@ -94,7 +99,7 @@ def _candidates(
         else:
             rows = _most_selective(session, lookups).load_files(session, schema)
     # By id, which comes first.
-    yield to_batch(sorted(rows), schema)
+    yield from while_kept(backend, head, [to_batch(sorted(rows), schema)])
 
 
 def _covering(head: Head) -> dict[tuple[tuple[str, ...], str], StatColumn]:

@@ -19,7 +19,7 @@ from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.properties import TableProperties, parse_properties
 from delkalakedb.model.retention import log_cutoff_ms, tombstone_cutoff_ms
 
-__all__ = ["Expired", "check_kept", "expire_versions", "while_kept"]
+__all__ = ["Expired", "check_kept", "check_known", "expire_versions", "while_kept"]
 
 _DELETES = (
     "delete_versions",
@@ -110,6 +110,17 @@ def while_kept(
         found = found or batch.num_rows > 0
         yield batch
     if head.version != head.current_version or (head.num_files and not found):
+        check_kept(backend, head)
+
+
+def check_known(backend: Backend, head: Head) -> None:
+    """Refuse a version that has expired, before its files are given from memory.
+
+    None expires while its head is kept, which is until the next write.
+    """
+    heads = backend.heads
+    unwritten = heads is not None and heads.find((head.name, head.version)) is head
+    if head.version != head.current_version and not unwritten:
         check_kept(backend, head)
 
 
