@@ -32,6 +32,19 @@ def test_file_is_of_the_format_that_older_releases_read(tmp_path: Path) -> None:
     assert rows == [("a",)]
 
 
+def test_parsed_statements_are_kept_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("delkalakedb.catalog.duckdb._MOST_PARSED", 5)
+    with dk.connect(MEMORY) as catalog:
+        files = [add(f"f{i}", stats=stats(1, x=(i, i, 0))) for i in range(20)]
+        create(catalog, "t", *files)
+        for i in range(20):
+            found = catalog.snapshot("t").files(f"x = {i}", columns=["path"])
+            assert found.read_all()["path"].to_pylist() == [f"f{i}"]
+        assert len(catalog.backend._parsed) <= 5  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("name", ["it's.duckdb", 'a "b" c.duckdb', "ünï%20.duckdb"])
 def test_path_may_hold_any_character(tmp_path: Path, name: str) -> None:
     uri = Uri("duckdb", str(tmp_path / name))

@@ -345,6 +345,12 @@ def test_canonical_location_is_stable_and_bare(location, expected):
     assert canonical_location(canonical) == canonical
 
 
+def test_error_about_a_host_shows_no_password():
+    with pytest.raises(StorageError, match="a file location has no host") as caught:
+        canonical_location("file://me:secret@host/t")
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("location", ["ftp://host/t", "file://host/t"])
 def test_location_of_an_unknown_kind_is_refused(location):
     with pytest.raises(StorageError, match=r"aren't supported|has no host"):
