@@ -2,7 +2,8 @@
 
 from delkalakedb.catalog.adopt import hold_mirror
 from delkalakedb.catalog.catalog import Catalog
-from delkalakedb.catalog.transaction import check_name, lock_queries
+from delkalakedb.catalog.names import check_name
+from delkalakedb.catalog.transaction import lock_queries
 from delkalakedb.errors import TableExistsError, TableNotFoundError
 from delkalakedb.model.txnlog import Staged
 

@@ -16,8 +16,9 @@ import msgspec
 from delkalakedb.catalog.backend import Row, Run, Session, Write
 from delkalakedb.catalog.catalog import Catalog
 from delkalakedb.catalog.head import FILES_PER_TABLE, Head, parse_head
+from delkalakedb.catalog.names import check_place
 from delkalakedb.catalog.outbox import Mirror, find_mirror
-from delkalakedb.catalog.transaction import check_place, lock_queries
+from delkalakedb.catalog.transaction import lock_queries
 from delkalakedb.errors import MirrorError, TableExistsError
 from delkalakedb.model.codec import encode_struct
 from delkalakedb.model.txnlog import Staged

@@ -1,6 +1,5 @@
 """The one SQL transaction of a ratification; `ratify.py` says what it promises."""
 
-import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from delkalakedb.catalog.head import (
     check_identity,
     parse_head,
 )
+from delkalakedb.catalog.names import check_place
 from delkalakedb.catalog.outbox import Lease, releasing, taken_lease, taking
 from delkalakedb.catalog.rebased import commit_info, empty_head, last_adds, rebased
 from delkalakedb.catalog.rows import hash_path
@@ -36,7 +36,6 @@ from delkalakedb.catalog.winners import (
     newest,
 )
 from delkalakedb.errors import (
-    DeltaError,
     ProtocolError,
     TableExistsError,
     TableNotFoundError,
@@ -68,12 +67,9 @@ from delkalakedb.model.rebase import (
 )
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 
-__all__ = ["LostError", "Transaction", "check_name", "check_place", "lock_queries"]
+__all__ = ["LostError", "Transaction", "lock_queries"]
 
 _Query = tuple[str, dict[str, object]]
-_MAX_NAME_BYTES = 255
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
-_MAX_LOCATION_BYTES = 2000
 
 
 class LostError(Exception):
@@ -479,24 +475,6 @@ def _check_append_only(staged: Staged, head: Head) -> None:
         raise ProtocolError(
             f"{staged.table}: delta.appendOnly is true; its files can't be removed"
         )
-
-
-def check_name(name: str) -> None:
-    """Refuse a name that no URI can have, or that is too long for an index."""
-    if not name or _UNPRINTABLE.search(name):
-        raise DeltaError(f"{name!r}: no table can have that name")
-    _check_size("name", name, _MAX_NAME_BYTES)
-
-
-def check_place(name: str, location: str) -> None:
-    """Refuse a name or a location that can't be kept."""
-    check_name(name)
-    _check_size("location", location, _MAX_LOCATION_BYTES)
-
-
-def _check_size(what: str, text: str, limit: int) -> None:
-    if len(text.encode("utf-8", "surrogatepass")) > limit:
-        raise DeltaError(f"a table's {what} can't be longer than {limit} bytes")
 
 
 def _paths_params(staged: Staged, hashes: dict[str, int]) -> dict[str, object]:
