@@ -288,6 +288,83 @@ def test_parent_and_child_both_go_on_after_a_fork(catalog_uri: str) -> None:
         check_integrity(catalog)
 
 
+FORK_LEFT = """
+import os, subprocess, sys
+import delkalakedb as dk
+from actions import add, commit, create
+OTHER = '''
+import delkalakedb as dk
+from actions import add, commit
+with dk.connect({uri!r}) as catalog:
+    assert commit(catalog, add("other")).version == 2
+'''
+catalog = dk.connect({uri!r})
+create(catalog, "t", add("a"))
+(begun, ready), (go, ended) = os.pipe(), os.pipe()
+if os.fork() == 0:
+    assert commit(catalog, add("child-1")).version == 1
+    os.write(ready, b"1")
+    os.close(ended)
+    os.read(go, 1)
+    assert commit(catalog, add("child-2")).version == 3
+    os._exit(0)
+os.read(begun, 1)
+catalog.close()
+subprocess.run([sys.executable, "-c", OTHER], check=True)
+os.close(ended)
+assert os.wait()[1] == 0
+"""
+
+
+@shared
+def test_commits_of_a_child_are_kept_when_its_parent_closes_first(
+    catalog_uri: str,
+) -> None:
+    run_python(FORK_LEFT.format(uri=catalog_uri))
+
+    with dk.connect(catalog_uri) as catalog:
+        assert sorted(paths(catalog)) == ["a", "child-1", "child-2", "other"]
+        check_integrity(catalog)
+
+
+FORK_AT_WORK = """
+import os
+import delkalakedb as dk
+from actions import add, commit, create
+from delkalakedb.errors import CatalogBusyError
+catalog = dk.connect({uri!r})
+create(catalog, "t", add("a"))
+with catalog.backend.writing():
+    if (child := os.fork()) == 0:
+        for ask in (
+            lambda: commit(catalog, add("b"), version=0),
+            catalog.tables,
+            lambda: (catalog.close(), dk.connect({uri!r})),
+        ):
+            try:
+                ask()
+            except CatalogBusyError as error:
+                assert "forked while its parent was at work" in str(error)
+            else:
+                os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+commit(catalog, add("c"))
+catalog.close()
+"""
+
+
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+def test_child_forked_while_its_parent_writes_to_sqlite_is_refused(
+    catalog_uri: str,
+) -> None:
+    run_python(FORK_AT_WORK.format(uri=catalog_uri))
+
+    with dk.connect(catalog_uri) as catalog:
+        assert sorted(paths(catalog)) == ["a", "c"]
+        check_integrity(catalog)
+
+
 FORK_ALONE = """
 import os, sys
 import delkalakedb as dk

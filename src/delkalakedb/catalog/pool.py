@@ -1,15 +1,19 @@
 """One pool of connections per process and database.
 
 A connection is checked before use, opened when none is idle, and never shared with a
-forked child: the child forgets its parent's connections without closing them.
+forked child: the child forgets its parent's connections without closing them. Where it
+couldn't connect safely beside these, the idle ones are closed before a fork, and after
+a fork while others were in use the child is refused.
 """
 
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from delkalakedb.errors import CatalogBusyError, CatalogUnavailableError
 
@@ -18,10 +22,16 @@ __all__ = ["Pool"]
 C = TypeVar("C")
 # Connections of a parent process: closing them here would end them there.
 _inherited: list[object] = []
+# What was in use in the parent when this process was forked, and can't be used here.
+_torn: set[str] = set()
 
 
 class Pool(Generic[C]):
-    """At most `size` connections, handed out last in, first out."""
+    """At most `size` connections, handed out last in, first out.
+
+    One that isn't `forkable` has nothing open while the process forks, or its child
+    can't use it.
+    """
 
     def __init__(
         self,
@@ -32,6 +42,7 @@ class Pool(Generic[C]):
         size: int,
         timeout_s: float,
         name: str,
+        forkable: bool = True,
     ) -> None:
         self._connect = connect
         self._close = close
@@ -41,6 +52,8 @@ class Pool(Generic[C]):
         self._name = name
         self._closed = False
         self._reset()
+        if not forkable:
+            _unforkable.add(self)
 
     def _reset(self) -> None:
         self._pid = os.getpid()
@@ -54,6 +67,12 @@ class Pool(Generic[C]):
         if self._pid != os.getpid():
             _inherited.append(self._idle)
             self._reset()
+        if self._name in _torn:
+            raise CatalogBusyError(
+                f"{self._name}: this process was forked while its parent was at work "
+                "on the catalog, and can't use it; fork before or after, or start "
+                'processes by "spawn"'
+            )
         connection = self._take()
         pid = self._pid
         try:
@@ -71,6 +90,22 @@ class Pool(Generic[C]):
             idle, self._idle = self._idle, []
         for connection in idle:
             self._close(connection)
+
+    def before_fork(self) -> None:
+        """Close what is idle, and let nobody connect until `after_fork`."""
+        self._changed.acquire()
+        if self._pid == os.getpid():
+            while self._idle:
+                self._close(self._idle.pop())
+
+    def after_fork(self, *, child: bool) -> None:
+        """Go on as before, or as a child."""
+        if child:
+            if self._free < self._size:
+                _torn.add(self._name)
+            self._reset()
+        else:
+            self._changed.release()
 
     def _take(self) -> C:
         deadline = time.monotonic() + self._timeout_s
@@ -113,3 +148,25 @@ class Pool(Generic[C]):
     def _check_open(self) -> None:
         if self._closed:
             raise CatalogUnavailableError(f"{self._name}: the catalog was closed")
+
+
+_unforkable: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()
+_forking: list[Pool[Any]] = []
+
+
+def _before_fork() -> None:
+    for pool in list(_unforkable):
+        _forking.append(pool)
+        pool.before_fork()
+
+
+def _after_fork(*, child: bool) -> None:
+    while _forking:
+        _forking.pop().after_fork(child=child)
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=partial(_after_fork, child=False),
+    after_in_child=partial(_after_fork, child=True),
+)

@@ -96,6 +96,8 @@ class SqliteBackend(Backend):
             size=settings.pool.size,
             timeout_s=settings.pool.connect_timeout,
             name=self._name,
+            # A child shares SQLite's own account of the locks that its parent holds.
+            forkable=False,
         )
 
     @contextmanager
