@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +12,14 @@ from actions import add, commit, create, metadata, mirrored, remove, schema, sta
 
 import delkalakedb as dk
 from delkalakedb.catalog import bounds
-from delkalakedb.catalog.cache import LISTS
-from delkalakedb.catalog.duckdb import _DuckDBSession
+from delkalakedb.catalog.cache import LISTS, Listed
+from delkalakedb.catalog.duckdb import DuckDBBackend, _DuckDBSession
 from delkalakedb.catalog.retention import expire_versions
-from delkalakedb.errors import VersionNotFoundError
+from delkalakedb.errors import (
+    CatalogUnavailableError,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
 
 on_duckdb = pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
 
@@ -29,19 +34,24 @@ def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """All that reads, as it comes."""
     seen: list[str] = []
-    query_sql = _DuckDBSession.query_sql
 
-    def watched(self: _DuckDBSession, sql: str, params: Any) -> Any:
-        seen.append(sql)
-        return query_sql(self, sql, params)
+    def watch(owner: type, name: str) -> None:
+        asked = getattr(owner, name)
 
-    monkeypatch.setattr(_DuckDBSession, "query_sql", watched)
+        def watched(self: Any, sql: str, *given: Any) -> Any:
+            seen.append(sql)
+            return asked(self, sql, *given)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(_DuckDBSession, "query_sql")
+    watch(DuckDBBackend, "batches")
     return seen
 
 
 def scans(statements: list[str]) -> int:
-    """How many of them look at bounds."""
-    return sum("_stats" in sql for sql in statements)
+    """How many of them look for candidates."""
+    return sum("_stats" in sql and "ORDER BY" not in sql for sql in statements)
 
 
 def numbered(catalog: dk.Catalog, count: int) -> None:
@@ -49,13 +59,21 @@ def numbered(catalog: dk.Catalog, count: int) -> None:
     create(catalog, "t", *files, meta=metadata(schema(x="long", y="string")))
 
 
-def days(catalog: dk.Catalog, count: int) -> None:
+def days(catalog: dk.Catalog, count: int, **options: Any) -> None:
     files = [
         add(f"f{i}", partition={"d": f"d{i}"}, stats=stats(1, x=(i, i, 0)))
         for i in reversed(range(count))
     ]
     meta = metadata(schema(d="string", x="long"), partitions=["d"])
-    create(catalog, "t", *files, meta=meta)
+    create(catalog, "t", *files, meta=meta, **options)
+
+
+def kept_in_memory(catalog: dk.Catalog) -> dk.Snapshot:
+    """The latest version, planned so often by `d` that it needs no statement."""
+    snapshot = catalog.snapshot("t")
+    for _ in range(5):
+        snapshot.files("d = 'd1'", columns=["path"]).read_all()
+    return snapshot
 
 
 def planned(catalog: dk.Catalog, where: str) -> list[str]:
@@ -136,26 +154,45 @@ def test_statistics_are_asked_for_in_sql(
     assert len(statements) == 1
 
 
+def test_what_is_always_missed_is_loaded_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounds, "_FILES_PER_PLAN", 10)
+    key = Listed("t", 0, 0, num_files=30, size_bytes=0)
+
+    due = [i for i in range(50) if bounds._is_due(key)]
+
+    assert due == [3, 10, 23, 48]
+
+
 @on_duckdb
-def test_files_that_leave_no_room_are_looked_for_once(
-    catalog_uri: str, monkeypatch: pytest.MonkeyPatch
+def test_files_without_room_are_asked_for_in_sql(
+    catalog_uri: str, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "_BYTES_PER_FILE", 1)
-    widened: list[int] = []
-    widen = bounds._widen
-
-    def watched(*given: Any) -> pa.Table | None:
-        found = widen(*given)
-        widened.append(found is not None)
-        return found
-
-    monkeypatch.setattr(bounds, "_widen", watched)
-    with dk.connect(catalog_uri, cache={"max_bytes": 500}) as catalog:
+    with dk.connect(catalog_uri, cache={"max_bytes": 400}) as catalog:
         days(catalog, 10)
         for i in range(8):
+            statements.clear()
             assert planned(catalog, f"d = 'd{i}'") == [f"f{i}"]
 
-    assert widened == [False]
+    assert scans(statements) == 0
+    assert len(statements) == 1
+    assert 0 < dk.cache_info().bytes <= 400
+
+
+@on_duckdb
+def test_bounds_that_were_driven_out_come_back(
+    catalog: dk.Catalog, statements: list[str]
+) -> None:
+    days(catalog, 10)
+    for _ in range(3):
+        for _ in range(8):
+            assert planned(catalog, "d = 'd5'") == ["f5"]
+        statements.clear()
+        assert planned(catalog, "d = 'd6'") == ["f6"]
+        assert statements == []
+        LISTS._reset()
 
 
 @on_duckdb
@@ -181,6 +218,45 @@ def test_old_version_in_memory_is_refused_once_it_has_expired(
 
     with pytest.raises(VersionNotFoundError, match="version 0 has expired"):
         found()
+
+
+@on_duckdb
+def test_latest_version_in_memory_is_refused_once_it_has_expired(
+    catalog: dk.Catalog,
+) -> None:
+    days(catalog, 2)
+    first = kept_in_memory(catalog)
+    commit(catalog, remove(add("f1")))
+    commit(catalog, add("g", partition={"d": "d1"}))
+    mirrored(catalog, 2, 2)
+    expire_versions(catalog.backend, "t", now_ms=100_000 * 86_400_000)
+
+    with pytest.raises(VersionNotFoundError, match="version 0 has expired"):
+        first.files("d = 'd1'", columns=["path"]).read_all()
+
+
+@on_duckdb
+def test_files_in_memory_of_a_table_that_was_dropped_are_refused(
+    catalog: dk.Catalog, tmp_path: Path
+) -> None:
+    days(catalog, 2, location=str(tmp_path / "t"))
+    first = kept_in_memory(catalog)
+    catalog.drop_table("t")
+
+    with pytest.raises(TableNotFoundError, match="dropped since it was opened"):
+        first.files("d = 'd1'", columns=["path"]).read_all()
+
+
+@on_duckdb
+def test_files_in_memory_of_a_database_that_was_removed_are_refused(
+    catalog: dk.Catalog,
+) -> None:
+    days(catalog, 2)
+    first = kept_in_memory(catalog)
+    Path(catalog.uri.database).unlink()
+
+    with pytest.raises(CatalogUnavailableError, match="the file was removed"):
+        first.files("d = 'd1'", columns=["path"]).read_all()
 
 
 @on_duckdb
@@ -258,7 +334,7 @@ def test_overlaps_are_those_that_a_look_at_each_file_finds(seed: int) -> None:
 
     for _ in range(20):
         low, high = sorted(rng.choices(values, k=2))
-        assert bounds.overlapping(table, low, high)["file_id"].to_pylist() == [
+        assert bounds.overlapping(table, low, high).to_pylist() == [
             i
             for i, (lo, hi) in enumerate(pairs)
             if lo <= high and hi >= low and table["bounded"][i].as_py()

@@ -22,26 +22,24 @@ from delkalakedb.catalog.rows import FILES_SCHEMA
 from delkalakedb.catalog.statcolumns import TABLES, StatColumn
 from delkalakedb.model.values import Kind
 
-__all__ = ["find_bounds", "overlapping"]
+__all__ = ["find_bounds", "overlapping", "widen"]
 
-# A plan without the bounds takes as long as loading those of so many files.
+# A plan without what is kept takes as long as loading that of so many files.
 _FILES_PER_PLAN = 10_000
 _MOST_COUNTED = 1_000
 _BOUNDS = {Kind.NUMBER: pa.float64(), Kind.TEXT: pa.string()}
 _BYTES_PER_FILE = 32
 # An array of texts can't take more.
 _MOST_BYTES = 2**31 - 1
-# How often something was missed since it was last loaded, by what it is of.
-_missed: dict[Listed, float] = {}
+# How often something was missed since it was last loaded, and how often loaded.
+_missed: dict[Listed, tuple[int, int]] = {}
 
 
-def find_bounds(
-    backend: Backend, head: Head, column: StatColumn, columns: Sequence[str]
-) -> pa.Table | None:
+def find_bounds(backend: Backend, head: Head, column: StatColumn) -> pa.Table | None:
     """The bounds of a version's files in order, if they are worth their loading.
 
-    So are `columns` of the files, which may be missing. The column's index must cover
-    every file.
+    Columns of the files may be there beside them. The column's index must cover every
+    file.
     """
     limits = backend.cache
     if limits is None or not limits.snapshots:
@@ -50,39 +48,53 @@ def find_bounds(
         return None
     key = Listed.of(backend, head, column.column_id)
     found = LISTS.find(key, frozenset())
-    if found is None:
-        if not _is_due(key):
-            return None
+    if found is None and _is_due(key):
         found = _load(backend, head, column)
         # Fewer: the version has expired since it was opened.
         if found.num_rows != head.num_files:
             return None
         LISTS.keep(key, found, limits)
-        return found
-    missing = [name for name in columns if name not in found.column_names]
-    if missing and "stats" not in missing and _is_due(key):
-        wider = _widen(backend, head, found, missing, limits.max_bytes)
-        if wider is None or not LISTS.keep(key, wider, limits):
-            _missed[key] = float("-inf")
-        else:
-            found = wider
     return found
 
 
-def overlapping(bounds: pa.Table, lo: Any, hi: Any) -> pa.Table:
-    """The files whose interval touches a range."""
+def widen(
+    backend: Backend,
+    head: Head,
+    column: StatColumn,
+    bounds: pa.Table,
+    columns: Sequence[str],
+) -> pa.Table:
+    """Bounds with columns of the files, if these are worth their loading."""
+    missing = sorted(set(columns) - set(bounds.column_names))
+    limits = backend.cache
+    if not missing or limits is None or "stats" in missing:
+        return bounds
+    if not _is_due(Listed.of(backend, head, column.column_id, *missing)):
+        return bounds
+    wider = _load_files(backend, head, bounds, missing, limits.max_bytes)
+    if wider is None:
+        return bounds
+    LISTS.keep(Listed.of(backend, head, column.column_id), wider, limits)
+    return wider
+
+
+def overlapping(bounds: pa.Table, lo: Any, hi: Any) -> pa.Array:
+    """The rows of the files whose interval touches a range."""
     start = _bisected(bisect_left, bounds["reach"], lo)
     end = _bisected(bisect_right, bounds["lo"], hi)
-    some = bounds.slice(start, max(0, end - start))
-    return some.filter(pc.and_(pc.greater_equal(some["hi"], lo), some["bounded"]))
+    count = max(0, end - start)
+    reaching = pc.greater_equal(bounds["hi"].slice(start, count), lo)
+    touching = pc.and_(reaching, bounds["bounded"].slice(start, count))
+    return pc.add(pc.indices_nonzero(touching), pa.scalar(start, pa.uint64()))
 
 
 def _is_due(key: Listed) -> bool:
     if len(_missed) >= _MOST_COUNTED:
         _missed.clear()
-    before = _missed.get(key, 0)
-    due = before > 0 and before * _FILES_PER_PLAN >= key.num_files
-    _missed[key] = 0 if due else before + 1
+    misses, loads = _missed.get(key, (0, 0))
+    # The more often it was driven out, the longer it waits.
+    due = misses > 0 and misses * _FILES_PER_PLAN >= key.num_files << loads
+    _missed[key] = (0, loads + 1) if due else (misses + 1, loads)
     return due
 
 
@@ -105,7 +117,7 @@ def _load(backend: Backend, head: Head, column: StatColumn) -> pa.Table:
     return loaded.append_column("reach", reach)
 
 
-def _widen(
+def _load_files(
     backend: Backend, head: Head, bounds: pa.Table, names: Sequence[str], room: int
 ) -> pa.Table | None:
     """The same with columns of the files, if there is room and they haven't expired."""

@@ -21,6 +21,8 @@ __all__ = ["list_files"]
 
 # A list as short as this is loaded as quickly as it is compared.
 _WORTH_COMPARING = 5_000
+# What a file with its statistics takes at least, nearly always.
+_LEAST_BYTES = 150
 
 
 def list_files(
@@ -41,16 +43,18 @@ def list_files(
         check_known(backend, head)
         yield from files.select(columns).to_batches()
         return
+    if "stats" in columns and head.num_files * _LEAST_BYTES > bounds.max_bytes:
+        # It won't be kept, and needs no more columns for that.
+        yield from _loaded(backend, head, schema)
+        return
     # Those of other callers, too: they would drive out each other.
     names = {"file_id", *columns, *LISTS.columns(key)}
     wider = pa.schema([field for field in FILES_SCHEMA if field.name in names])
-    pieces, rows, size_bytes = [], 0, 0
+    pieces, room = [], bounds.max_bytes
     for batch in _loaded(backend, head, wider):
         yield batch.select(columns)
-        rows += batch.num_rows
-        size_bytes += batch.get_total_buffer_size()
-        # What won't fit as a whole isn't held until that shows.
-        if size_bytes * head.num_files <= bounds.max_bytes * rows:
+        room -= batch.get_total_buffer_size()
+        if room >= 0:
             pieces.append(batch)
         else:
             pieces.clear()

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from delkalakedb.catalog.backend import Backend, Row, Session
-from delkalakedb.catalog.bounds import find_bounds, overlapping
+from delkalakedb.catalog.bounds import find_bounds, overlapping, widen
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.reader import load_files
 from delkalakedb.catalog.retention import check_kept, check_known, while_kept
@@ -135,16 +135,17 @@ class _Lookup:
         rows = session.query_sql(self.within("{candidates}"), self.params)
         return _load_named(session, self.backend, [row[0] for row in rows], schema)
 
-    def remember(self, columns: Sequence[str]) -> list[pa.Table] | None:
-        """The same from memory, if that tells all, with what it has of columns."""
+    def remember(self) -> list[tuple[StatColumn, pa.Table, pa.Array]] | None:
+        """The same in memory: rows of the bounds of columns, if these tell all."""
         if len(self.overlaps) < len(self.parts):
             return None
-        found: list[pa.Table] = []
+        found = []
         for column, ranges in self.overlaps.items():
-            bounds = find_bounds(self.backend, self.head, column, columns)
+            bounds = find_bounds(self.backend, self.head, column)
             if bounds is None:
                 return None
-            found += [overlapping(bounds, lo, hi) for lo, hi in ranges]
+            rows = [overlapping(bounds, lo, hi) for lo, hi in ranges]
+            found.append((column, bounds, pa.concat_arrays(rows)))
         return found
 
     def param(self, value: Any) -> str:
@@ -241,18 +242,22 @@ def _load_named(
 
 
 def _remembered(lookups: Sequence[_Lookup], columns: Sequence[str]) -> pa.Table | None:
-    """The fewest candidates that memory gives, by id, with what it has of columns."""
-    if lookups[0].backend.capabilities.interval_index:
+    """The fewest candidates that memory gives, by id; their ids, or all the columns."""
+    backend, head = lookups[0].backend, lookups[0].head
+    if backend.capabilities.interval_index:
         return None
-    found = [lookup.remember(columns) for lookup in lookups]
+    found = [lookup.remember() for lookup in lookups]
     known = [parts for parts in found if parts is not None]
     if not known:
         return None
-    fewest = min(known, key=lambda parts: sum(map(len, parts)))
-    there = set(columns).intersection(*(part.column_names for part in fewest))
-    whole = pa.concat_tables(
-        [part.select([name for name in columns if name in there]) for part in fewest]
-    )
+    fewest = min(known, key=lambda parts: sum(len(rows) for *_, rows in parts))
+    wide = [
+        (widen(backend, head, column, bounds, columns), rows)
+        for column, bounds, rows in fewest
+    ]
+    if not all(set(columns) <= set(files.column_names) for files, _ in wide):
+        columns = ["file_id"]
+    whole = pa.concat_tables([files.select(columns).take(rows) for files, rows in wide])
     places = {file_id: i for i, file_id in enumerate(whole["file_id"].to_pylist())}
     return whole.take(pa.array(map(places.get, sorted(places)), pa.int64()))
 

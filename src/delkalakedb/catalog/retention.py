@@ -114,13 +114,18 @@ def while_kept(
 
 
 def check_known(backend: Backend, head: Head) -> None:
-    """Refuse a version that has expired, before its files are given from memory.
+    """Refuse a version that is gone, before its files are given from memory.
 
-    None expires while its head is kept, which is until the next write.
+    None goes while its head is kept, which is until the next write.
     """
     heads = backend.heads
-    unwritten = heads is not None and heads.find((head.name, head.version)) is head
-    if head.version != head.current_version and not unwritten:
+    if heads is None:
+        sure = head.version == head.current_version
+    else:
+        versions = (None, head.version)
+        kept = any(heads.find((head.name, version)) is head for version in versions)
+        sure = kept and not backend.is_gone()
+    if not sure:
         check_kept(backend, head)
 
 
