@@ -2,6 +2,7 @@
 
 import json
 import platform
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -59,10 +60,11 @@ def write_json(runs: Sequence[Run], path: Path) -> None:
 
 
 def write_plots(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Plots, where matplotlib is there to draw them."""
+    """Plots; without matplotlib to draw them, it is said that there are none."""
     try:
         import matplotlib as mpl
     except ImportError:
+        print("plots were left out: pip install matplotlib", file=sys.stderr)
         return []
     mpl.use("agg")
     timings = [timing for run in runs for timing in run.timings]

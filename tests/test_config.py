@@ -14,7 +14,11 @@ from delkalakedb.uri import parse_uri
 
 DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
 SECRET = "hunter2-Zq"
-FREE_TEXT = {"catalog", "data_path", "sql.password"}
+FREE_TEXT = {
+    "catalog": "deltasql://sqlite/m.db",
+    "data_path": "/x",
+    "sql.password": "/x",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +83,7 @@ def test_uri_parameters_become_settings() -> None:
     assert settings.data_path == "/lake"
 
 
-@pytest.mark.parametrize("key", sorted(set(describe_keys()) - FREE_TEXT))
+@pytest.mark.parametrize("key", sorted(describe_keys().keys() - FREE_TEXT))
 def test_every_key_can_come_from_the_environment(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,11 +98,51 @@ def test_every_key_can_come_from_the_environment(
 def test_free_text_can_come_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for key in FREE_TEXT:
-        monkeypatch.setenv(env_name(key), "/x")
+    for key, text in FREE_TEXT.items():
+        monkeypatch.setenv(env_name(key), text)
     settings = load_settings()
 
     assert (settings.data_path, settings.sql.password) == ("/x", SecretStr("/x"))
+    assert settings.catalog == SecretStr(FREE_TEXT["catalog"])
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "allowed"),
+    [
+        ("catalog", "nonsense", "a deltasql:// URI: the scheme must be deltasql"),
+        ("catalog", "", "a deltasql:// URI: the scheme must be deltasql"),
+        ("catalog", f"postgres://u:{SECRET}@h/db", "a deltasql:// URI"),
+        ("catalog", f"deltasql://mysql/u:{SECRET}@h/db", "a deltasql:// URI: unknown"),
+        ("data_path", "foo://bar", "a folder or an object store's URL (file://, s3://"),
+        ("data_path", f"foo://key:{SECRET}@bucket", "a folder or an object store's"),
+        ("data_path", "file://host/lake", "a folder or an object store's URL"),
+    ],
+)
+def test_refused_text_is_named_with_its_source_and_no_secret(
+    key: str, text: str, allowed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(env_name(key), text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+
+    start = f"{key}, from environment variable {env_name(key)}, must be {allowed}"
+    assert str(caught.value).startswith(start)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_variables_of_a_catalog_are_needed_only_where_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_CATALOG", "deltasql://sqlite/${GONE}")
+
+    assert load_settings().catalog is not None
+
+
+@pytest.mark.parametrize(
+    "place", ["lake", "/lake", "a:b", "file:/lake", "file://localhost/lake", "S3://b"]
+)
+def test_place_of_a_known_kind_is_taken(place: str) -> None:
+    assert load_settings(data_path=place).data_path == place
 
 
 @pytest.mark.parametrize("how", ["argument", "environment"])

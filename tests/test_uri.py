@@ -22,7 +22,7 @@ from delkalakedb.uri import (
     require_table,
     supported_engines,
 )
-from delkalakedb.uri_options import OPTIONS
+from delkalakedb.uri_options import OPTIONS, read_place
 
 DOCS = Path(__file__).parents[1] / "docs" / "uri.md"
 NASTY = "p@s/s?w#o%25r:d$${HOME}é &=+"
@@ -299,6 +299,9 @@ def test_tls_parameter_outside_postgres_is_refused(name: str) -> None:
         ("connect_timeout=86401", "up to 86400"),
         ("sslmode=on", "sslmode must be one of disable, allow, prefer, require"),
         ("location=", "location must be a folder or an object store's URL"),
+        ("location=foo://bar", "location must be a folder or an object store's URL (f"),
+        ("data_path=foo://bar", "data_path must be a folder or an object store's URL"),
+        ("location=file://host/t", "location must be a folder or an object store's"),
     ],
 )
 def test_bad_parameter_value_is_refused_by_name(parameter: str, allowed: str) -> None:
@@ -404,12 +407,13 @@ def test_documented_example_runs() -> None:
 names = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1
 )
+places = names.filter(lambda text: read_place(text) is not None)
 options = st.fixed_dictionaries(
     {},
     optional={
         "pool_size": st.integers(1, 999_999_999),
         "connect_timeout": st.floats(0.001, 86_400),
-        "data_path": names,
+        "data_path": places,
     },
 )
 tls = st.fixed_dictionaries(
@@ -424,7 +428,7 @@ def uris(draw: st.DrawFn) -> Uri:
     table = draw(st.none() | names)
     chosen = draw(options)
     if table is not None:
-        chosen |= draw(st.fixed_dictionaries({}, optional={"location": names}))
+        chosen |= draw(st.fixed_dictionaries({}, optional={"location": places}))
     server: dict[str, object] = {}
     if engine == "postgres":
         chosen |= draw(tls)
@@ -537,6 +541,8 @@ def test_secret_in_a_location_is_not_shown(name: str, safe: str, location: str) 
 
     assert SECRET not in reported(f"{text}&bogus=1")
     assert SECRET not in reported(f"{text}&pool_size=x")
+    unknown = quote(location.replace(":", "x:", 1), safe=safe)
+    assert SECRET not in reported(f"deltasql://sqlite/x.db?table=t&{name}={unknown}")
     if safe == "":
         assert SECRET not in repr(parse_uri(text))
         assert SECRET in format_uri(parse_uri(text))

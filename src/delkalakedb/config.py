@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from delkalakedb.errors import ConfigError
+from delkalakedb.errors import ConfigError, UriError
 from delkalakedb.settings import (
     ENV_NESTED,
     ENV_PREFIX,
@@ -210,7 +210,9 @@ def _nest(values: _Values) -> dict[str, Any]:
 def _explain(problem: ErrorDetails, values: _Values) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     if key in values:
-        return f"{key}, from {values[key].source}, must be {_KEYS[key].description}"
+        refused = f"{key}, from {values[key].source}, must be {_KEYS[key].description}"
+        cause = problem.get("ctx", {}).get("error")
+        return f"{refused}: {cause}" if isinstance(cause, UriError) else refused
     # a rule between keys: only some of them were given, the others have defaults
     given = (k for k in values if k.startswith(f"{key}."))
     sources = ", ".join(f"{k} from {values[k].source}" for k in given)

@@ -17,6 +17,7 @@
     │   └── CommitFailedError       (also deltalake's)
     ├── CatalogError
     │   ├── CatalogUnavailableError (the database can't be reached or is closing)
+    │   │   └── UnknownOutcomeError (lost during COMMIT: it may have happened or not)
     │   ├── CatalogBusyError        (someone else holds it longer than we may wait)
     │   └── CatalogSchemaError      (absent, or of another schema version)
     ├── StorageError
@@ -52,6 +53,7 @@ __all__ = [
     "TableExistsError",
     "TableNotFoundError",
     "TransactionError",
+    "UnknownOutcomeError",
     "UriError",
     "VersionNotFoundError",
 ]
@@ -123,6 +125,10 @@ class CatalogError(DeltalakeDBError):
 
 class CatalogUnavailableError(CatalogError):
     """The catalog database can't be reached."""
+
+
+class UnknownOutcomeError(CatalogUnavailableError):
+    """The connection was lost during COMMIT: it may have happened or not."""
 
 
 class CatalogBusyError(CatalogError):

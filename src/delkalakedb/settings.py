@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -18,7 +19,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from delkalakedb.uri_options import MAX_SECONDS
+from delkalakedb.uri import parse_uri
+from delkalakedb.uri_options import MAX_SECONDS, PLACE, read_place
 
 __all__ = [
     "ENV_NESTED",
@@ -45,6 +47,19 @@ def _none_word(value: object) -> object:
 def _no_boolean(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("a boolean is no number")
+    return value
+
+
+def _place(value: str | None) -> str | None:
+    if value is not None and read_place(value) is None:
+        raise ValueError("no place for files")
+    return value
+
+
+def _catalog(value: SecretStr | None) -> SecretStr | None:
+    # Variables need to be there only where it is used.
+    if value is not None and "$" not in (uri := value.get_secret_value()):
+        parse_uri(uri)
     return value
 
 
@@ -84,8 +99,15 @@ MirrorMode = Annotated[
 Place = Annotated[
     str | None,
     # not shown: a password may be in it
-    Field(min_length=1, description="a folder or an object store's URL", repr=False),
+    Field(description=PLACE, repr=False),
     BeforeValidator(_none_word),
+    AfterValidator(_place),
+]
+CatalogUri = Annotated[
+    # secret, because a password may be in it
+    SecretStr | None,
+    Field(description="a deltasql:// URI"),
+    AfterValidator(_catalog),
 ]
 
 
@@ -189,8 +211,7 @@ class Settings(BaseSettings):
     cache: CacheSettings = CacheSettings()
     stats: StatsSettings = StatsSettings()
     data_path: Place = None
-    # secret, because a password may be in it
-    catalog: Annotated[SecretStr | None, Field(description="a deltasql:// URI")] = None
+    catalog: CatalogUri = None
 
     @classmethod
     def settings_customise_sources(

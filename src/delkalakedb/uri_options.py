@@ -9,14 +9,22 @@ from delkalakedb.errors import UriError
 __all__ = [
     "MAX_SECONDS",
     "OPTIONS",
+    "PLACE",
+    "SCHEMES",
     "Option",
     "OptionValue",
     "check_options",
+    "read_place",
+    "scheme_of",
     "write_option",
 ]
 
 OptionValue = str | int | float
 MAX_SECONDS = 86_400
+SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
+PLACE = f"a folder or an object store's URL ({', '.join(s + '://' for s in SCHEMES)})"
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://|(file):/")
+_FILE_AT_HOST = re.compile(r"(?i:file)://(?!localhost([/?#]|$))[^/?#]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,18 @@ def _read_text(text: str) -> str | None:
     return text or None
 
 
+def scheme_of(location: str) -> str | None:
+    """The scheme of a location that is a URL; a path has none."""
+    found = _URL.match(location)
+    return (found[1] or found[2]).lower() if found else None
+
+
+def read_place(text: str) -> str | None:
+    """A location, or None for one that no store is known for."""
+    known = scheme_of(text) in (None, *SCHEMES) and not _FILE_AT_HOST.match(text)
+    return text if text and known else None
+
+
 def _tls_choice(*values: str) -> Option:
     allowed = f"one of {', '.join(values)}"
     return Option(allowed, lambda text: text if text in values else None, tls=True)
@@ -50,7 +70,7 @@ def _tls_choice(*values: str) -> Option:
 
 _TLS_FILE = Option("a path", _read_text, tls=True)
 _TLS_VERSION = _tls_choice("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
-_PLACE = Option("a folder or an object store's URL", _read_text)
+_PLACE = Option(PLACE, read_place)
 
 OPTIONS: Mapping[str, Option] = {
     "channel_binding": _tls_choice("disable", "prefer", "require"),
@@ -94,7 +114,9 @@ def _check(name: str, value: OptionValue, tls: bool) -> OptionValue:
         raise UriError(f"{name} is for postgres only; allowed here: {_allowed(tls)}")
     read = option.read(write_option(value))
     if read is None:
-        shown = "" if option.secret or not value else f", not {value!r}"
+        # A password may be in a place, too.
+        hidden = option.secret or option is _PLACE
+        shown = "" if hidden or not value else f", not {value!r}"
         raise UriError(f"{name} must be {option.allowed}{shown}")
     return read
 

@@ -27,7 +27,6 @@ from proxy import Proxy
 import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog import ratify as ratifying
-from delkalakedb.catalog.backend import UnknownOutcomeError
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.catalog.prepared import preparation
 from delkalakedb.catalog.ratify import SqlTxnLogWriter
@@ -38,6 +37,7 @@ from delkalakedb.errors import (
     CatalogError,
     CatalogUnavailableError,
     TableNotFoundError,
+    UnknownOutcomeError,
 )
 from delkalakedb.model.txnlog import Committed, Reads, Staged
 from delkalakedb.uri import parse_uri

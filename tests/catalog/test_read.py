@@ -5,6 +5,7 @@ import json
 
 import pytest
 from actions import (
+    DV,
     add,
     check_totals,
     commit,
@@ -16,11 +17,13 @@ from actions import (
     paths,
     remove,
     schema,
+    stats,
     txn,
+    vector,
 )
 
 import delkalakedb as dk
-from delkalakedb import Catalog, Commit
+from delkalakedb import Catalog, Commit, File
 from delkalakedb.catalog.rows import FILES_SCHEMA, add_from_row
 from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import Add, CommitInfo
@@ -73,6 +76,55 @@ def test_files_are_arrow_with_all_that_their_adds_say(catalog: Catalog) -> None:
     assert [(r["num_records"], r["added_version"]) for r in rows] == [(1, 0), (None, 0)]
     (row,) = catalog.snapshot("t").files().read_all().to_pylist()
     assert json.loads(row["partition_values"]) == {"p": "1"}
+
+
+def test_files_come_one_by_one_as_records(catalog: Catalog) -> None:
+    meta = metadata(
+        schema(x="long", p="string"), partitions=["p"], configuration={DV: "true"}
+    )
+    marked = add(
+        "p=1/a",
+        partition={"p": "1"},
+        tags={"k": None},
+        stats=stats(3, x=(1, 9, 0)),
+        deletion_vector=vector("v"),
+    )
+    plain = add("b", partition={"p": None}, stats=None)
+    create(catalog, "t", marked, meta=meta, features=("deletionVectors",))
+    commit(catalog, plain)
+    first = File(
+        path="p=1/a",
+        size_bytes=100,
+        partition_values={"p": "1"},
+        modification_time_ms=1,
+        stats=marked.stats,
+        num_records=3,
+        tags={"k": None},
+        deletion_vector={
+            "storageType": "u",
+            "pathOrInlineDv": "v",
+            "sizeInBytes": 36,
+            "cardinality": 1,
+        },
+        added_version=0,
+    )
+    second = File(
+        path="b",
+        size_bytes=100,
+        partition_values={"p": None},
+        modification_time_ms=1,
+        added_version=1,
+    )
+    snapshot = catalog.snapshot("t")
+    commit(catalog, remove(marked))
+
+    assert sorted(snapshot.iter_files(), key=lambda f: f.added_version) == [
+        first,
+        second,
+    ]
+    assert list(snapshot.iter_files("p = '1'")) == [first]
+    assert list(catalog.snapshot("t").iter_files()) == [second]
+    assert File.from_dict(json.loads(json.dumps(first.to_dict()))) == first
 
 
 def test_files_are_those_of_every_version(catalog: Catalog) -> None:

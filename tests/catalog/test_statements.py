@@ -1,6 +1,7 @@
 """The `.sql` files: every statement runs on its engine, is used and says why."""
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from actions import add, create, stats
 import delkalakedb
 from delkalakedb import Catalog
 from delkalakedb.catalog.backend import Run, Session
+from delkalakedb.catalog.copies import PARTS
 from delkalakedb.catalog.rows import FILES_SCHEMA
 from delkalakedb.catalog.statcolumns import TABLES
 from delkalakedb.model.values import Kind
@@ -20,10 +22,15 @@ SOURCE = Path(delkalakedb.__file__).parent
 SQL = SOURCE / "catalog" / "sql"
 FILES = sorted(SQL.glob("*.sql"))
 HEADER = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+PLACEHOLDER = re.compile(r"\{\w+\}")
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 COLUMNS = ", ".join(FILES_SCHEMA.names)
-FRAGMENTS = {"plan_alive", "plan_died", "plan_nulls", "plan_overlap", "plan_uncovered"}
-FRAGMENTS |= {"now_ms", "plan_bounds"}
+FIRST_VERSION = ("insert_table", "move_head")
+# A plan is one of each, and the test of plans prepares them all.
+PLANS = ("plan_files", "plan_probe")
+CANDIDATES = ("plan_nulls", "plan_overlap", "plan_uncovered")
+LIVES = ("plan_alive", "plan_died")
+FRAGMENTS = {*CANDIDATES, *LIVES, "now_ms"}
 JSON = {"names", "hashes", "ids", "removes", "stat_columns"}
 TEXTS = {"name", "location", "app_id", "domain", "operation", "actor", "sha256"}
 TEXTS |= {"transaction_id", "client", "schema", "table", "metadata", "protocol"}
@@ -46,15 +53,36 @@ def shared() -> dict[str, str]:
     return {name: sql for file in files for name, sql in statements(file).items()}
 
 
-def sources(engine: str) -> dict[str, str]:
-    """The statements of an engine that are whole, but for the columns of files."""
-    found = shared() | statements(SQL / f"{engine}.sql")
-    _, clock = found["now_ms"].strip().split("\n")
-    filled = {
-        name: sql.replace("{columns}", COLUMNS).replace("{now_ms}", clock)
-        for name, sql in found.items()
-    }
-    return {n: s for n, s in filled.items() if n not in FRAGMENTS and "{" not in s}
+def fillings(name: str, known: Mapping[str, str]) -> list[dict[str, str]]:
+    """What the placeholders of a statement stand for, in each way there is."""
+    if name in ("copy_rows", "count_copied"):
+        return [
+            {
+                "table": part.table,
+                "key": part.key,
+                "order": part.order,
+                "columns": ", ".join(part.schema.names),
+            }
+            for part in PARTS
+        ]
+    if name == "plan_bounds":
+        alive = known["plan_alive"]
+        return [{"table": table, "alive": alive} for table in TABLES.values()]
+    if name == "plan_named":
+        ways = ("1, 2", "NULL", known["plan_ids"])
+        return [{"columns": COLUMNS, "ids": ids} for ids in ways]
+    return [{"columns": COLUMNS, "now_ms": known.get("now_ms", "")}]
+
+
+def fill(sql: str, pieces: Mapping[str, str]) -> str:
+    for name, piece in pieces.items():
+        sql = sql.replace(f"{{{name}}}", piece)
+    return sql
+
+
+def wholes(name: str, known: Mapping[str, str]) -> list[str]:
+    """A statement with nothing left to fill in, in each way there is."""
+    return [fill(known[name], pieces) for pieces in fillings(name, known)]
 
 
 def parameters(sql: str) -> set[str]:
@@ -64,6 +92,8 @@ def parameters(sql: str) -> set[str]:
 def value(name: str) -> Any:
     if name == "data_change":
         return True
+    if name == "version":
+        return 0
     return "[]" if name in JSON else "x" if name in TEXTS else 7
 
 
@@ -71,10 +101,9 @@ def run(name: str, sql: str) -> Run:
     return Run(name, {parameter: value(parameter) for parameter in parameters(sql)})
 
 
-def execute(catalog: Catalog, session: Session, statement: Run, sql: str) -> None:
-    if "\nSELECT" in sql:
-        ready = catalog.backend.statements[statement.name]
-        session.query_sql(ready.replace("{columns}", COLUMNS), statement.params)
+def execute(session: Session, statement: Run, sql: str) -> None:
+    if sql.startswith("SELECT"):
+        session.query_sql(sql, statement.params)
     else:
         session.apply([statement])
         # An engine may hold writes back until something is asked.
@@ -82,20 +111,24 @@ def execute(catalog: Catalog, session: Session, statement: Run, sql: str) -> Non
 
 
 def test_every_statement_runs_on_every_engine(catalog: Catalog, engine: str) -> None:
-    whole = sources(engine)
-    assert len(whole) > 30
+    written = shared() | statements(SQL / f"{engine}.sql")
+    ready = catalog.backend.statements
+    assert set(ready) == written.keys() - {"now_ms"}
 
-    for name, sql in whole.items():
-        with suppress(RollBack), catalog.backend.writing() as session:
-            if name != "insert_table":
-                session.apply([run("insert_table", whole["insert_table"])])
-            execute(catalog, session, run(name, sql), sql)
-            raise RollBack
+    for name in sorted(ready.keys() - FRAGMENTS - set(PLANS)):
+        both = zip(wholes(name, written), wholes(name, ready), strict=True)
+        for source, sql in both:
+            assert not PLACEHOLDER.search(sql), name
+            with suppress(RollBack), catalog.backend.writing() as session:
+                if name != "insert_table":
+                    session.apply([run(n, written[n]) for n in FIRST_VERSION])
+                execute(session, run(name, source), sql)
+                raise RollBack
 
 
 @pytest.mark.parametrize("table", sorted(TABLES.values()))
-@pytest.mark.parametrize("part", ["plan_nulls", "plan_overlap", "plan_uncovered"])
-def test_every_fragment_runs_on_every_engine(
+@pytest.mark.parametrize("part", CANDIDATES)
+def test_every_plan_runs_on_every_engine(
     catalog: Catalog, engine: str, table: str, part: str
 ) -> None:
     create(catalog, "t", add("a", stats=stats(1, x=(1, 2, 0), s=("a", "b", 0))))
@@ -119,11 +152,10 @@ def test_every_fragment_runs_on_every_engine(
         **bounds,
     }
 
-    for whole in ("plan_files", "plan_probe"):
-        for alive in ("plan_alive", "plan_died"):
-            sql = known[whole].replace("{candidates}", known[part])
-            for name, piece in {**pieces, "alive": known[alive]}.items():
-                sql = sql.replace(f"{{{name}}}", piece)
+    for whole in PLANS:
+        for alive in LIVES:
+            composed = known[whole].replace("{candidates}", known[part])
+            sql = fill(composed, {**pieces, "alive": known[alive]})
             used = {n: v for n, v in params.items() if mark(n) in sql}
             with catalog.backend.reading() as session:
                 assert isinstance(session.query_sql(sql, used), list)

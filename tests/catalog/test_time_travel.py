@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delkalakedb import Catalog
-from delkalakedb.errors import TableNotFoundError, VersionNotFoundError
+from delkalakedb.errors import DeltaError, TableNotFoundError, VersionNotFoundError
 
 TIMES = [10_000, 20_000, 20_001, 35_000]
 
@@ -98,3 +98,10 @@ def test_version_beyond_all_numbers_is_not_there(
     with pytest.raises(VersionNotFoundError, match=f"no version {version}"):
         travelled.snapshot("t", version)
     assert len(travelled.snapshot("t").history(version)) == 4
+
+
+def test_version_and_time_at_once_are_refused(catalog: Catalog) -> None:
+    create(catalog, "t")
+
+    with pytest.raises(DeltaError, match="a version or a timestamp, not both"):
+        catalog.snapshot("t", 0, timestamp_ms=0)

@@ -1,6 +1,8 @@
 """What can't be read is refused with deltalake's exceptions."""
 
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import deltalake
@@ -9,8 +11,10 @@ import pytest
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 import delkalakedb as dk
-from delkalakedb.errors import CatalogError
+from delkalakedb.errors import CatalogError, CatalogUnavailableError
 from delkalakedb.uri import format_uri, parse_uri
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -112,6 +116,46 @@ def test_catalog_that_cant_be_reached_is_no_absent_table(tmp_path: Path) -> None
         with pytest.raises(CatalogError) as caught:
             call(uri)
         assert not isinstance(caught.value, TableNotFoundError)
+
+
+def refused_as_unavailable(uri: str, reason: str) -> None:
+    for call in (dk.DeltaTable, dk.DeltaTable.is_deltatable):
+        with pytest.raises(CatalogUnavailableError) as caught:
+            call(f"{uri}?table=t")
+        assert str(caught.value).startswith(f"{uri}: {reason}")
+        assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("away/meta.db", "No such file or directory"),
+        ("link.db", "No such file or directory"),
+        ("file/meta.db", "Not a directory"),
+        ("loop.db", "Too many levels of symbolic links"),
+    ],
+)
+def test_catalog_whose_folder_is_away_is_no_absent_table(
+    engine: str, file: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link.db").symlink_to(tmp_path / "away" / "meta.db")
+    (tmp_path / "loop.db").symlink_to(tmp_path / "loop.db")
+
+    refused_as_unavailable(f"deltasql://{engine}/{tmp_path}/{file}", reason)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_catalog_in_a_folder_without_permission_is_no_absent_table(engine: str) -> None:
+    with TemporaryDirectory() as folder:
+        os.seteuid(NOBODY)
+        try:
+            uri = f"deltasql://{engine}/{folder}/meta.db"
+            refused_as_unavailable(uri, "Permission denied")
+        finally:
+            os.seteuid(0)
 
 
 def test_uri_without_a_table_says_so(catalog_uri: str) -> None:

@@ -169,9 +169,16 @@ def test_error_of_the_data_names_no_folder_of_ours(uri: str) -> None:
     assert str(info.value).startswith("t: delete on version 0: ")
 
 
-def test_uri_without_a_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UriError, match="table"):
-        dk.write_deltalake(f"deltasql://sqlite/{tmp_path}/meta.db", FIRST)
+@pytest.mark.parametrize(
+    "catalog",
+    ["sqlite/{}/meta.db", "duckdb/{}/meta.duckdb", "postgres/localhost:1/nowhere"],
+)
+def test_uri_without_a_table_is_refused_before_anything_is_opened(
+    catalog: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UriError, match="no table"):
+        dk.write_deltalake(f"deltasql://{catalog.format(tmp_path)}", FIRST)
+    assert not list(tmp_path.iterdir())
 
 
 def test_first_write_without_a_location_says_how_to_give_one() -> None:

@@ -35,7 +35,6 @@ __all__ = [
     "Run",
     "Session",
     "StoredRows",
-    "UnknownOutcomeError",
     "Write",
     "find_inode",
     "listed",
@@ -53,10 +52,6 @@ _LISTED = 1000
 
 class MovedOnError(Exception):
     """A table isn't as it was seen any more: nothing was written."""
-
-
-class UnknownOutcomeError(CatalogUnavailableError):
-    """The connection was lost during COMMIT: it may have happened or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +202,25 @@ class Backend(ABC):
 
     @classmethod
     def is_absent(cls, uri: "Uri") -> bool:
-        """Whether the database isn't there, and would be made if it was opened."""
+        """Whether the database isn't there, and would be made if it was opened.
+
+        Where that can't be told, it is unavailable.
+        """
+        return False
+
+    @classmethod
+    def _lacks_file(cls, uri: "Uri") -> bool:
+        """`is_absent` of a file: it isn't in its folder, but that is there."""
+        try:
+            try:
+                os.stat(uri.database)
+            except FileNotFoundError:
+                os.stat(os.path.dirname(os.path.realpath(uri.database)))
+                return True
+        except OSError as error:
+            raise CatalogUnavailableError(
+                f"{uri.catalog}: {error.strerror}: {error.filename}"
+            ) from error
         return False
 
     @abstractmethod

@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from functools import lru_cache
 from types import TracebackType
@@ -32,7 +33,7 @@ from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
 from delkalakedb.model.addactions import ADD_ACTION_COLUMNS, add_actions
 from delkalakedb.model.predicate import Predicate, parse_predicate
 from delkalakedb.model.schema import parse_schema
-from delkalakedb.model.tables import Commit, Table
+from delkalakedb.model.tables import Commit, File, Table
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 from delkalakedb.uri import Uri, parse_uri
 
@@ -96,6 +97,20 @@ class Snapshot:
         """
         schema = FILES_SCHEMA if columns is None else _schema(columns)
         return self._files(where, schema)
+
+    def iter_files(self, where: Filter | None = None) -> Iterator[File]:
+        """The files, one by one; being live here, they have no `removed_version`.
+
+        Args:
+            where: only files that may hold a row that matches.
+        """
+        names = [field.name for field in fields(File)]
+        names.remove("removed_version")
+        for batch in self.files(where, columns=names):
+            for row in batch.to_pylist():
+                for name in ("partition_values", "tags", "deletion_vector"):
+                    row[name] = row[name] and msgspec.json.decode(row[name])
+                yield File(**row)
 
     def add_actions(
         self, where: Filter | None = None, *, flatten: bool = False
@@ -222,6 +237,8 @@ class Catalog:
         """
         log = self.log(name, identity)
         if timestamp_ms is not None:
+            if version is not None:
+                raise DeltaError(f"{name}: give a version or a timestamp, not both")
             version = log.version_at(timestamp_ms)
         return Snapshot(self.backend, log.head(version))
 

@@ -83,7 +83,7 @@ class DuckDBBackend(Backend):
 
     @classmethod
     def is_absent(cls, uri: "Uri") -> bool:
-        return uri.database != ":memory:" and not os.path.exists(uri.database)
+        return uri.database != ":memory:" and cls._lacks_file(uri)
 
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
         self._name = str(uri)

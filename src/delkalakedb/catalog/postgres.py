@@ -22,7 +22,6 @@ from delkalakedb.catalog.backend import (
     Row,
     Session,
     StoredRows,
-    UnknownOutcomeError,
     Write,
     unfit,
 )
@@ -35,6 +34,7 @@ from delkalakedb.errors import (
     CatalogBusyError,
     CatalogError,
     CatalogUnavailableError,
+    UnknownOutcomeError,
 )
 
 if TYPE_CHECKING:

@@ -25,19 +25,18 @@ from collections.abc import Sequence
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING
 
-from delkalakedb.catalog.backend import (
-    Backend,
-    MovedOnError,
-    Row,
-    Session,
-    UnknownOutcomeError,
-)
+from delkalakedb.catalog.backend import Backend, MovedOnError, Row, Session
 from delkalakedb.catalog.commit import Actor
 from delkalakedb.catalog.fresh import keep_fresh
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.outbox import Lease, releasing_lost
 from delkalakedb.catalog.transaction import LostError, Transaction, lock_queries
-from delkalakedb.errors import CatalogError, DeltalakeDBError, MirrorBehindError
+from delkalakedb.errors import (
+    CatalogError,
+    DeltalakeDBError,
+    MirrorBehindError,
+    UnknownOutcomeError,
+)
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 from delkalakedb.telemetry import log_commit
 

@@ -76,7 +76,7 @@ class SqliteBackend(Backend):
 
     @classmethod
     def is_absent(cls, uri: "Uri") -> bool:
-        return not os.path.exists(uri.database)
+        return cls._lacks_file(uri)
 
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
         if uri.database == ":memory:":

@@ -80,8 +80,8 @@ def follow(
     """
     parsed = parse_uri(uri) if isinstance(uri, str) else uri
     store = open_store(location, storage_options)
+    name = require_table(parsed)
     with connect(parsed) as catalog:
-        name = require_table(parsed)
         return follow_into(catalog, name, store, history=history, progress=progress)
 
 
@@ -109,8 +109,9 @@ def sync(uri: str | Uri, *, storage_options: Mapping[str, str] | None = None) ->
         storage_options: of the table's object store, as deltalake takes them.
     """
     parsed = parse_uri(uri) if isinstance(uri, str) else uri
+    name = require_table(parsed)
     with connect(parsed) as catalog:
-        return sync_in(catalog, require_table(parsed), storage_options)
+        return sync_in(catalog, name, storage_options)
 
 
 def sync_in(
@@ -139,8 +140,8 @@ def cut_over(
         storage_options: of the table's object store, as deltalake takes them.
     """
     parsed = parse_uri(uri) if isinstance(uri, str) else uri
+    name = require_table(parsed)
     with connect(parsed) as catalog:
-        name = require_table(parsed)
         return cut_over_in(catalog, name, deep=deep, storage_options=storage_options)
 
 

@@ -24,8 +24,9 @@ def fence_uri(uri: str, *, storage_options: Mapping[str, str] | None = None) -> 
         storage_options: of the table's object store, as deltalake takes them.
     """
     parsed = parse_uri(uri)
+    name = require_table(parsed)
     with connect(parsed) as catalog:
-        return fence(catalog, require_table(parsed), storage_options)
+        return fence(catalog, name, storage_options)
 
 
 def fence(catalog: Catalog, name: str, storage_options: _Options = None) -> int:

@@ -68,7 +68,10 @@ class Table(_Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class File(_Record):
-    """A data file and the versions between which it belongs to its table."""
+    """A data file and the versions between which it belongs to its table.
+
+    As a snapshot tells of it, it has no `removed_version`, whatever came later.
+    """
 
     path: str
     size_bytes: int

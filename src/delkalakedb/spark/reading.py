@@ -75,11 +75,8 @@ def load_snapshot(
     timestamp: str | datetime | date | None = None,
 ) -> Snapshot:
     """A table at a version or at a time, the latest by default."""
-    if timestamp is None:
-        return catalog.snapshot(name, version)
-    if version is not None:
-        raise DeltaError(f"{name}: give a version or a timestamp, not both")
-    return catalog.snapshot(name, timestamp_ms=_milliseconds(timestamp))
+    moment = None if timestamp is None else _milliseconds(timestamp)
+    return catalog.snapshot(name, version, timestamp_ms=moment)
 
 
 def _milliseconds(timestamp: str | datetime | date) -> int:

@@ -148,8 +148,9 @@ class SourceOptions:
     def opened(self) -> Iterator[tuple[Catalog, str]]:
         """The catalog, for no longer than needed, and the table's name."""
         uri = self.uri
+        name = require_table(uri)
         with connect(uri) as catalog:
-            yield catalog, require_table(uri)
+            yield catalog, name
 
     @contextmanager
     def snapshot(self, version: int | None = None) -> Iterator[Snapshot]:

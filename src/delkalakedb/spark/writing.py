@@ -94,7 +94,7 @@ def write(
     """
     check_spark(df.sparkSession)
     parsed = parse_uri(uri)
-    catalog, name = open_catalog(parsed), require_table(parsed)
+    name, catalog = require_table(parsed), open_catalog(parsed)
     plan = Write(
         df,
         name,

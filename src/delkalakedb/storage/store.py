@@ -1,7 +1,6 @@
 """Which store a location is in."""
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from delkalakedb.storage.base import (
 from delkalakedb.storage.local import LocalStore
 from delkalakedb.storage.options import masked, parse_options
 from delkalakedb.storage.remote import RemoteStore, Server
+from delkalakedb.uri_options import SCHEMES, scheme_of
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -37,8 +37,6 @@ __all__ = [
 # What deltalake, too, leaves as it is in a table's URI.
 _SAFE = "/!$&'()*+,;=:@~"
 _ALIASES = {"s3a": "s3"}
-_SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:/")
 
 
 def open_store(
@@ -58,14 +56,14 @@ def open_store(
 
 def canonical_location(location: str) -> str:
     """The one URL of a location, without credentials or a trailing slash."""
-    if not _URL.match(location):
+    scheme = scheme_of(location)
+    if scheme is None:
         return _local_url(location)
-    parts = urlsplit(location)
-    if parts.scheme not in _SCHEMES:
+    if scheme not in SCHEMES:
         raise StorageError(
-            f"{parts.scheme}:// locations aren't supported; "
-            f"these are: {', '.join(_SCHEMES)}"
+            f"{scheme}:// locations aren't supported; these are: {', '.join(SCHEMES)}"
         )
+    parts = urlsplit(location)
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             host = redact_url(f"file://{parts.netloc}")

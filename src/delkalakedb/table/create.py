@@ -164,7 +164,7 @@ def convert_to_deltalake(
 ) -> None:
     """Create a table of the Parquet files at its location."""
     parsed = parse_uri(uri)
-    catalog, name = open_catalog(parsed), require_table(parsed)
+    name, catalog = require_table(parsed), open_catalog(parsed)
     if name in {table.name for table in catalog.tables()}:
         raise TableExistsError(f"{name}: a table of this name exists already")
     location = canonical_location(parsed.location or catalog.default_location(name))
@@ -195,7 +195,7 @@ def _make(
     storage_options: _Options,
 ) -> None:
     uri = parse_uri(table_uri)
-    catalog, name = open_catalog(uri), require_table(uri)
+    name, catalog = require_table(uri), open_catalog(uri)
     properties, ours = split_properties(configuration)
 
     def create(folder: str) -> None:

@@ -160,7 +160,7 @@ def _first_write(*, table_uri: str, batch_schema: Any, **options: Any) -> None:
 def _folder(table_uri: str) -> str:
     """Where the table is or will be; a new one gets its folder."""
     uri = parse_uri(table_uri)
-    catalog, name = open_catalog(uri), require_table(uri)
+    name, catalog = require_table(uri), open_catalog(uri)
     try:
         return catalog.table(name).location
     except TableNotFoundError:

@@ -103,7 +103,7 @@ def make_table(
     Where somebody else was faster, `instead` may make something of what it wrote; it
     says whether it did.
     """
-    catalog, name = open_catalog(uri), require_table(uri)
+    name, catalog = require_table(uri), open_catalog(uri)
     make_table_in(catalog, name, uri.location, operation, storage_options, instead)
 
 
@@ -142,7 +142,7 @@ class _Handle(deltalake.DeltaTable):
 
 
 def _open(uri: Uri, storage_options: dict[str, str] | None) -> _Handle | None:
-    catalog, name = open_catalog(uri), require_table(uri)
+    name, catalog = require_table(uri), open_catalog(uri)
     try:
         raw = SqlRawTable(catalog, name, None, storage_options)
     except TableNotFoundError:
