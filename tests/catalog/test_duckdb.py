@@ -33,10 +33,10 @@ def test_file_is_of_the_format_that_older_releases_read(tmp_path: Path) -> None:
 
 
 def test_parsed_statements_are_kept_within_bounds(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("delkalakedb.catalog.duckdb._MOST_PARSED", 5)
-    with dk.connect(MEMORY) as catalog:
+    with dk.connect(f"deltasql://duckdb/{tmp_path}/meta.duckdb") as catalog:
         files = [add(f"f{i}", stats=stats(1, x=(i, i, 0))) for i in range(20)]
         create(catalog, "t", *files)
         for i in range(20):
