@@ -44,19 +44,17 @@ def measure_commit(run: Run, database: Database) -> None:
 
 
 def _commit_one(catalog: dk.Catalog) -> Case:
-    version = catalog.snapshot(tables.NAME).version
     numbers = iter(range(10 * MILLION, 1 << 40))
 
     def case() -> float:
-        nonlocal version
+        seen = catalog.snapshot(tables.NAME)
         added = tables.add(next(numbers), tables.FILES_PER_DAY)
-        staged = tables.append([added], version)
+        staged = tables.append([added], seen.version)
         started = time.perf_counter()
-        outcome = catalog.ratify(staged)
+        outcome = catalog.ratify(staged, seen=seen)
         seconds = time.perf_counter() - started
         assert isinstance(outcome, tuple)
         assert isinstance(outcome[0], Committed)
-        version = outcome[0].version
         return seconds
 
     return case
