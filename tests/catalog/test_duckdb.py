@@ -10,6 +10,7 @@ from integrity import check_integrity
 from workers import run_python
 
 import delkalakedb as dk
+from delkalakedb.catalog.duckdb import DuckDBBackend
 from delkalakedb.errors import CatalogError, CatalogUnavailableError
 from delkalakedb.model.actions import Action
 from delkalakedb.uri import Uri, format_uri
@@ -42,7 +43,8 @@ def test_parsed_statements_are_kept_within_bounds(
         for i in range(20):
             found = catalog.snapshot("t").files(f"x = {i}", columns=["path"])
             assert found.read_all()["path"].to_pylist() == [f"f{i}"]
-        assert len(catalog.backend._parsed) <= 5  # type: ignore[attr-defined]
+        assert isinstance(catalog.backend, DuckDBBackend)
+        assert len(catalog.backend._parsed) <= 5
 
 
 @pytest.mark.parametrize("name", ["it's.duckdb", 'a "b" c.duckdb', "ünï%20.duckdb"])

@@ -183,13 +183,13 @@ class FileLists(Forkable):
             ]
         return max(earlier, key=lambda found: found[0].version, default=None)
 
-    def keep(self, key: Listed, files: pa.Table, bounds: "CacheSettings") -> bool:
+    def keep(self, key: Listed, files: pa.Table, bounds: "CacheSettings") -> None:
         """Keep a list that fits, and of the others what is within the bounds then."""
         if files.schema and files.column(0).num_chunks > _MAX_PIECES:
             files = files.combine_chunks()
         size_bytes = files.get_total_buffer_size()
         if not bounds.snapshots or size_bytes > bounds.max_bytes:
-            return False
+            return
         with self._lock:
             if (former := self._lists.pop(key, None)) is not None:
                 self._bytes -= former.get_total_buffer_size()
@@ -199,7 +199,6 @@ class FileLists(Forkable):
                 _, dropped = self._lists.popitem(last=False)
                 self._bytes -= dropped.get_total_buffer_size()
                 self._evictions += 1
-        return True
 
     def info(self) -> CacheInfo:
         """How much is kept, and how often that helped."""

@@ -80,6 +80,8 @@ class Pool(Generic[C]):
         finally:
             if pid == os.getpid():
                 self._give_back(connection)
+            else:
+                _inherited.append(connection)
 
     def close(self) -> None:
         """Close what is idle now and the rest as it comes back."""
