@@ -49,6 +49,8 @@ def postgres_uri() -> Iterator[str]:
     name = f"t{uuid.uuid4().hex}"
     with psycopg.connect(os.environ[_URL], autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")
+        # Every statement has to name its schema: a pooler's session may have any path.
+        admin.execute(f"ALTER DATABASE {name} SET search_path TO ''")
         authority = _authority(admin)
         yield f"deltasql://postgres/{authority}/{name}/public"
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -43,7 +43,7 @@ class Server:
     def __init__(self, *settings: str) -> None:
         self.binaries = find_binaries()
         self.folder = Path(tempfile.mkdtemp(prefix="dk-pg-"))
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._runner = "nobody" if os.getuid() == 0 else None
@@ -132,7 +132,8 @@ def _children(parent: int) -> list[int]:
     return [int(pid) for pid in listed.split()]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback address that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

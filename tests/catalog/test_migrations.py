@@ -5,14 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 from actions import add, create, paths
 
 import delkalakedb as dk
 from delkalakedb.catalog import migrations
 from delkalakedb.catalog.backend import Backend, Insert, Row
+from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.catalog.statements import load_migrations
 from delkalakedb.errors import CatalogError, CatalogSchemaError
+from delkalakedb.model.txnlog import Reads, Staged
 from delkalakedb.uri import Uri, parse_uri
 
 LISTINGS = {
@@ -33,12 +36,12 @@ LISTINGS = {
     ),
     "postgres": (
         "SELECT table_name, column_name, data_type, is_nullable, collation_name "
-        "FROM information_schema.columns WHERE table_schema = current_schema() "
+        "FROM information_schema.columns WHERE table_schema = '{schema}' "
         "ORDER BY table_name, ordinal_position",
         "SELECT indexname, replace(indexdef, schemaname || '.', '') FROM pg_indexes "
-        "WHERE schemaname = current_schema() ORDER BY 1",
-        "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint "
-        "WHERE connamespace = current_schema()::regnamespace ORDER BY 1",
+        "WHERE schemaname = '{schema}' ORDER BY 1",
+        "SELECT conname, replace(pg_get_constraintdef(oid), '{schema}.', '') "
+        "FROM pg_constraint WHERE connamespace = '{schema}'::regnamespace ORDER BY 1",
     ),
 }
 Known = Callable[[Mapping[int, str]], None]
@@ -47,8 +50,12 @@ NEXT = "ALTER TABLE dl_tables ADD COLUMN novelty INTEGER;"
 
 def listing(backend: Backend) -> list[list[Row]]:
     """Columns, indexes and constraints, as the engine sees them."""
+    schema = getattr(backend, "_schema", "")
+    texts = [sql.replace("{schema}", schema) for sql in LISTINGS[backend.engine]]
     with backend.reading() as session:
-        return [session.query_sql(sql, {}) for sql in LISTINGS[backend.engine]]
+        found = [session.query_sql(sql, {}) for sql in texts]
+    assert found[0]
+    return found
 
 
 def columns(backend: Backend) -> dict[str, list[str]]:
@@ -200,3 +207,33 @@ def test_three_engines_have_the_same_tables_and_columns(
 
     assert found[0] == found[1] == found[2]
     assert "dl_files" in found[0]
+
+
+def test_open_client_of_an_older_version_writes_nothing(
+    catalog_uri: str, known: Known, engine: str
+) -> None:
+    table_uri = catalog_uri + ("&" if "?" in catalog_uri else "?") + "table=t"
+    with dk.connect(catalog_uri) as catalog:
+        dk.write_deltalake(table_uri, pa.table({"x": [1, 2]}))
+        table = dk.DeltaTable(table_uri)
+        staged = Staged("t", (add("late"),), Reads(version=0))
+        seen = catalog.snapshot("t")
+        with catalog.backend.writing() as session:
+            row = {"version": [99], "applied_at_ms": [0], "client": ["newer"]}
+            session.apply([Insert("dl_schema_versions", row)])
+
+        for write in (
+            lambda: dk.write_deltalake(table_uri, pa.table({"x": [3]}), mode="append"),
+            lambda: table.delete("x = 1"),
+            lambda: catalog.ratify(staged),
+            lambda: catalog.ratify(staged, seen=seen),
+            lambda: catalog.rename_table("t", "u"),
+            lambda: Outbox(catalog.backend).take("t", 1.0),
+            lambda: catalog.drop_table("t"),
+        ):
+            with pytest.raises(CatalogSchemaError, match=r"99.*upgrade delkalakedb"):
+                write()
+        assert [t.version for t in catalog.tables()] == [0]
+    known({**load_migrations(engine), 99: NEXT})
+    with dk.connect(catalog_uri) as newer:
+        assert isinstance(newer.ratify(staged), tuple)

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -115,6 +116,91 @@ def test_closing_leaves_no_connection_behind(postgres_uri: str) -> None:
     while connections(postgres_uri) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert connections(postgres_uri) == 0
+
+
+def test_size_bounds_bulk_reads_and_all_other_connections_together(
+    postgres_uri: str,
+) -> None:
+    most, done = 0, threading.Event()
+    with dk.connect(postgres_uri, pool={"size": 2}) as catalog:
+        create(catalog, "t", *(add(f"f{n}") for n in range(50)))
+
+        def work(i: int) -> None:
+            for n in range(5):
+                commit(catalog, add(f"{i}-{n}"))
+                assert f"{i}-{n}" in paths(catalog)
+                # not from memory
+                reader = catalog.snapshot("t", n).files(columns=["path", "stats"])
+                assert reader.read_all().num_rows >= 50
+
+        def watch() -> None:
+            nonlocal most
+            while not done.is_set():
+                most = max(most, connections(postgres_uri))
+
+        with ThreadPoolExecutor(9) as threads:
+            watching = threads.submit(watch)
+            try:
+                for job in [threads.submit(work, i) for i in range(8)]:
+                    job.result()
+            finally:
+                done.set()
+            watching.result()
+    assert most == 2
+
+
+def test_reads_of_one_connection_are_bulk_and_not_in_turn(postgres_uri: str) -> None:
+    with dk.connect(postgres_uri, pool={"size": 1}) as catalog:
+        create(catalog, "t", add("a"))
+        for name in ("b", "c"):
+            commit(catalog, add(name))
+            assert name in paths(catalog)
+            assert connections(postgres_uri) == 1
+        check_integrity(catalog)
+
+
+def test_bulk_connections_hold_no_transaction_open(postgres_uri: str) -> None:
+    with dk.connect(postgres_uri) as catalog:
+        create(catalog, "t", add("a"))
+        assert paths(catalog) == ["a"]
+        half_read = catalog.snapshot("t").files()
+        half_read.read_next_batch()
+        del half_read
+        with psycopg.connect(os.environ["DELKALAKEDB_TEST_PG_URL"]) as admin:
+            rows = admin.execute(
+                "SELECT state FROM pg_stat_activity WHERE datname = %s",
+                [parse_uri(postgres_uri).database],
+            ).fetchall()
+    assert rows == [("idle",), ("idle",)]
+
+
+def test_server_without_a_free_slot_is_waited_for(postgres_uri: str) -> None:
+    parsed = parse_uri(postgres_uri)
+    role = f"r{parsed.database}"
+    place = f"{parsed.host}:{parsed.port}"
+    uri = f"deltasql://postgres/{role}:pw@{place}/{parsed.database}/own"
+    server, database = os.environ["DELKALAKEDB_TEST_PG_URL"], parsed.database
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'pw' CONNECTION LIMIT 2")
+        admin.execute(f"GRANT CREATE ON DATABASE {database} TO {role}")
+        dsn = f"postgresql://{role}:pw@{place}/{database}"
+        others = [psycopg.connect(dsn), psycopg.connect(dsn)]
+        with pytest.raises(CatalogUnavailableError, match="too many connections"):
+            dk.connect(uri, pool={"connect_timeout": 0.5})
+        leaving = threading.Timer(0.5, lambda: [other.close() for other in others])
+        leaving.start()
+        with dk.connect(uri) as catalog:
+            create(catalog, "t", add("a"))
+            # The pool may have more connections than the server has slots: threads
+            # that wait for the server take what others give back.
+            with ThreadPoolExecutor(5) as threads:
+                names = [f"f{n}" for n in range(20)]
+                list(threads.map(lambda name: commit(catalog, add(name)), names))
+            assert len(paths(catalog)) == 21
+        leaving.join()
+        with psycopg.connect(f"{server.rsplit('/', 1)[0]}/{database}") as owner:
+            owner.execute(f"DROP OWNED BY {role}")
+        admin.execute(f"DROP ROLE {role}")
 
 
 def connections(uri: str) -> int:

@@ -13,7 +13,11 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
-from delkalakedb.errors import CatalogError, CatalogUnavailableError
+from delkalakedb.errors import (
+    CatalogError,
+    CatalogSchemaError,
+    CatalogUnavailableError,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +43,7 @@ __all__ = [
     "find_inode",
     "listed",
     "load_backend",
+    "other_version",
     "unfit",
 ]
 
@@ -183,8 +188,12 @@ class Backend(ABC):
     engine: ClassVar[str]
     capabilities: ClassVar[Capabilities]
     placeholder: ClassVar[str]
-    statements: ClassVar[Mapping[str, str]]
+    statements: Mapping[str, str]
 
+    # The catalog's URI, without credentials.
+    name: str
+    # The schema version that this package writes.
+    schema_version: int = 0
     # The folder for the data of tables that were given no location.
     default_data_path: str | None = None
     # Where nobody else can write to the database.
@@ -232,10 +241,18 @@ class Backend(ABC):
         """A session for reads; each statement sees what was ratified before it."""
 
     @abstractmethod
-    def writing(self, *, durable: bool = True) -> AbstractContextManager[Session]:
+    def writing(
+        self, *, durable: bool = True, any_version: bool = False
+    ) -> AbstractContextManager[Session]:
         """A transaction: committed at the end of the block, else rolled back.
 
-        One that needn't be `durable` may be forgotten by a power cut, whole.
+        A catalog whose schema version isn't this package's is refused inside the
+        transaction, because another client may have upgraded the catalog since it was
+        opened.
+
+        Args:
+            durable: if false, a power cut may undo the transaction, as a whole.
+            any_version: for transactions that create, upgrade or replace the catalog.
         """
 
     def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
@@ -245,6 +262,12 @@ class Backend(ABC):
         """
         with self.writing(durable=False) as session:
             return session.query_many(queries)
+
+    def check_version(self, session: Session) -> None:
+        """Refuse a catalog whose schema version isn't this package's."""
+        ((found,),) = session.query("load_schema_version", {})
+        if found != self.schema_version:
+            raise other_version(self.name, int(found or 0), self.schema_version)
 
     @abstractmethod
     def batches(
@@ -296,6 +319,15 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close every connection."""
+
+
+def other_version(name: str, found: int, known: int) -> CatalogSchemaError:
+    """What to say of a catalog whose schema version isn't this package's."""
+    advice = "upgrade delkalakedb" if found > known else "open the catalog again"
+    return CatalogSchemaError(
+        f"{name}: the catalog has schema version {found}, and this version of "
+        f"delkalakedb knows {known}; {advice}"
+    )
 
 
 def unfit(name: str, error: Exception) -> CatalogError:

@@ -124,7 +124,7 @@ def restore_backup(
         using_backend(uri, settings) as backend,
         backend.open_backup(path) as stored,
         suppress(_UndoneError),
-        backend.writing() as session,
+        backend.writing(any_version=True) as session,
     ):
         found = _restore(backend, session, stored, path, replace=replace)
         if dry_run:

@@ -86,7 +86,7 @@ class DuckDBBackend(Backend):
         return uri.database != ":memory:" and cls._lacks_file(uri)
 
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
-        self._name = str(uri)
+        self.name = str(uri)
         self._path = uri.database
         self.ephemeral = self._path == ":memory:"
         if not self.ephemeral:
@@ -110,7 +110,7 @@ class DuckDBBackend(Backend):
             healthy=lambda connection: True,
             size=settings.pool.size,
             timeout_s=settings.pool.connect_timeout,
-            name=self._name,
+            name=self.name,
         )
         self._pool = self._new_pool()
 
@@ -120,12 +120,16 @@ class DuckDBBackend(Backend):
             yield _DuckDBSession(connection, self._parsed)
 
     @contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[Session]:
+    def writing(
+        self, *, durable: bool = True, any_version: bool = False
+    ) -> Iterator[Session]:
         made: dict[Hashable, Head] = {}
         with self._locked():
             try:
                 with self._transaction() as connection:
                     session = _DuckDBSession(connection, self._parsed, self._heads)
+                    if not any_version:
+                        self.check_version(session)
                     yield session
                 made = session.made
             finally:
@@ -133,14 +137,16 @@ class DuckDBBackend(Backend):
 
     def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
         with self._locked(), self._transaction() as connection:
-            return _DuckDBSession(connection, self._parsed).query_many(queries)
+            session = _DuckDBSession(connection, self._parsed)
+            self.check_version(session)
+            return session.query_many(queries)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         self._check_process()
         if not self._writer.acquire(timeout=self._lock_timeout_s):
             raise CatalogBusyError(
-                f"{self._name}: another thread wrote for more than "
+                f"{self.name}: another thread wrote for more than "
                 f"{self._lock_timeout_s:g} s; retry, or raise pool.lock_timeout"
             )
         try:
@@ -225,7 +231,7 @@ class DuckDBBackend(Backend):
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise CatalogBusyError(
-                f"{self._name}: this process was forked from another process that has "
+                f"{self.name}: this process was forked from another process that has "
                 "the catalog open, and a DuckDB catalog serves one process at a time; "
                 "use SQLite or Postgres for several"
             )
@@ -236,7 +242,7 @@ class DuckDBBackend(Backend):
         with self._opening:
             if self.is_gone():
                 if not os.path.exists(self._path):
-                    raise CatalogUnavailableError(f"{self._name}: the file was removed")
+                    raise CatalogUnavailableError(f"{self.name}: the file was removed")
                 self._reopen()
         return self._pool.connection()
 
@@ -276,20 +282,18 @@ class DuckDBBackend(Backend):
                 root.execute("ATTACH ':memory:' AS catalog")
             else:
                 if not self._create and not Path(self._path).exists():
-                    raise CatalogUnavailableError(
-                        f"{self._name}: there is no such file"
-                    )
+                    raise CatalogUnavailableError(f"{self.name}: there is no such file")
                 path = self._path.replace("'", "''")
                 root.execute(f"ATTACH '{path}' AS catalog {self._format()}")
         except duckdb.IOException as error:
             root.close()
             if _held_elsewhere(self._path):
                 raise CatalogBusyError(
-                    f"{self._name}: another process has this DuckDB file open, and a "
+                    f"{self.name}: another process has this DuckDB file open, and a "
                     "DuckDB catalog serves one process at a time; use SQLite or "
                     f"Postgres for several ({error})"
                 ) from error
-            raise CatalogUnavailableError(f"{self._name}: {error}") from error
+            raise CatalogUnavailableError(f"{self.name}: {error}") from error
         except BaseException:
             root.close()
             raise
@@ -307,11 +311,11 @@ class DuckDBBackend(Backend):
         try:
             yield
         except UNFIT as error:
-            raise unfit(self._name, error) from error
+            raise unfit(self.name, error) from error
         except (duckdb.IOException, duckdb.FatalException) as error:
-            raise CatalogUnavailableError(f"{self._name}: {error}") from error
+            raise CatalogUnavailableError(f"{self.name}: {error}") from error
         except duckdb.Error as error:
-            raise CatalogError(f"{self._name}: {error}") from error
+            raise CatalogError(f"{self.name}: {error}") from error
 
 
 # A database instance has threads, and a fork leaves them behind.

@@ -4,7 +4,7 @@ import re
 import time
 from typing import Any
 
-from delkalakedb.catalog.backend import Backend, Insert, Session
+from delkalakedb.catalog.backend import Backend, Insert, Session, other_version
 from delkalakedb.catalog.statements import load_migrations, split_script
 from delkalakedb.errors import CatalogSchemaError
 
@@ -52,7 +52,7 @@ def ensure_schema(backend: Backend, name: str, *, create: bool, client: str) -> 
             f"{latest_schema_version(backend.engine)} and sql.schema = error; "
             "set sql.schema = create_if_missing, or upgrade it"
         )
-    with backend.writing() as session:
+    with backend.writing(any_version=True) as session:
         backend.prepare(session)
         current = load_schema_version(backend, session)
         _up_to_date(current, backend, name)
@@ -81,8 +81,6 @@ def _version(session: Session) -> int:
 def _up_to_date(current: int, backend: Backend, name: str) -> bool:
     latest = latest_schema_version(backend.engine)
     if current > latest:
-        raise CatalogSchemaError(
-            f"{name}: the catalog has schema version {current}, and this version of "
-            f"delkalakedb knows {latest}; upgrade delkalakedb"
-        )
+        raise other_version(name, current, latest)
+    backend.schema_version = latest
     return current == latest

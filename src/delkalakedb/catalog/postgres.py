@@ -1,11 +1,21 @@
-"""Postgres: any number of processes and machines."""
+"""Postgres: any number of processes and machines, behind a pooler or not.
 
+A pooler such as PgBouncer in transaction mode gives each transaction another session of
+the server, and other clients use that session before and after. So every statement
+names the catalog's schema. Settings and prepared statements of a session are used only
+where the session is known to be ours alone, because the process id that the server gave
+when we connected is the one that the server has; a pooler makes its own up. Elsewhere
+settings are made for one transaction, with its BEGIN, and nothing is prepared by name.
+"""
+
+import re
 import select
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 import pyarrow as pa
@@ -26,10 +36,10 @@ from delkalakedb.catalog.backend import (
     unfit,
 )
 from delkalakedb.catalog.packing import Packing
-from delkalakedb.catalog.pool import Pool
+from delkalakedb.catalog.pool import NoFreeSlotError, Pool
 from delkalakedb.catalog.postgres_dump import dump_tables, dumped_rows
 from delkalakedb.catalog.prepared import Prepared, preparation
-from delkalakedb.catalog.statements import load_statements
+from delkalakedb.catalog.statements import load_statements, qualify
 from delkalakedb.errors import (
     CatalogBusyError,
     CatalogError,
@@ -38,7 +48,8 @@ from delkalakedb.errors import (
 )
 
 if TYPE_CHECKING:
-    from delkalakedb.catalog.postgres_bulk import BulkReader
+    from adbc_driver_postgresql.dbapi import Connection as BulkConnection
+
     from delkalakedb.config import Settings
     from delkalakedb.uri import Uri
 
@@ -46,6 +57,7 @@ __all__ = ["PostgresBackend"]
 
 # What every small commit sends.
 _HOT = (
+    "check_schema_version",
     "lock_table",
     "load_latest",
     "load_files_at_paths",
@@ -56,24 +68,42 @@ _HOT = (
     "mark_published_hash",
 )
 _Values = Params | Sequence[Any]
+C = TypeVar("C")
+# times that psycopg sends a statement before it prepares it: its own default
+_PREPARE_AFTER = 5
+# statements in which a backend keeps tables' names with their schema
+_MOST_QUALIFIED = 1024
 # From here on COPY beats rows in the text of a statement.
 _COPY_ROWS = 100
 _MAX_NAME_BYTES = 63
-_BEGIN: tuple[str, Params] = ("BEGIN", {})
-_NOT_DURABLE: tuple[str, Params] = ("SET LOCAL synchronous_commit TO off", {})
-_COMMIT: tuple[str, Params] = ("COMMIT", {})
+_Query = tuple[str, Params]
+# Read committed, because a writer that waited for a table's lock must see what was
+# committed meanwhile.
+_BEGIN: _Query = ("BEGIN ISOLATION LEVEL READ COMMITTED", {})
+_NOT_DURABLE: _Query = ("SET LOCAL synchronous_commit TO off", {})
+_COMMIT: _Query = ("COMMIT", {})
+# A commit that was published must never be lost by the database.
+_DURABLE = """
+    CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
+    ELSE current_setting('synchronous_commit') END
+"""
 # lock_not_available, query_canceled, serialization_failure, deadlock_detected
 _BUSY = {"55P03", "57014", "40001", "40P01"}
 # undefined_table, invalid_schema_name: it was dropped while it was open
 _NO_CATALOG = {"42P01", "3F000"}
+# What a server or PgBouncer without a free slot (53300) says; libpq has no SQLSTATE of
+# a refused connection.
+_FULL = re.compile(
+    "too many (clients|connections)|connection slots are reserved|"
+    "no more connections allowed"
+)
 # connection, authentication, resources, operator intervention, no such database
 _UNAVAILABLE = ("08", "28", "53", "57P", "3D000")
 
 
 class _Connection(psycopg.Connection[Row]):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.prepared = Prepared(PostgresBackend.statements[name] for name in _HOT)
+    # Of a session that is ours alone; in a shared one nothing is prepared.
+    prepared: Prepared | None = None
 
 
 class PostgresBackend(Backend):
@@ -82,7 +112,6 @@ class PostgresBackend(Backend):
     engine = "postgres"
     capabilities = Capabilities(table_locks=True, interval_index=True)
     placeholder = "%({})s"
-    statements = load_statements(engine, placeholder)
 
     @classmethod
     def identity(cls, uri: "Uri") -> tuple[object, ...]:
@@ -91,57 +120,118 @@ class PostgresBackend(Backend):
         return (*where, uri.user, uri.password, tls)
 
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
-        self._name = str(uri)
+        self.name = str(uri)
         self._schema = uri.schema or "public"
         if len(self._schema.encode()) > _MAX_NAME_BYTES:
             # Postgres would cut it off, and take two such schemas for one.
             raise CatalogError(
-                f"{self._name}: a schema's name can't be longer than "
+                f"{self.name}: a schema's name can't be longer than "
                 f"{_MAX_NAME_BYTES} bytes"
             )
-        self._settings = settings
+        self._quoted = sql.Identifier(self._schema).as_string()
+        # psycopg takes a percent sign for a parameter.
+        quoted = self._quoted.replace("%", "%%")
+        self.qualified = lru_cache(_MOST_QUALIFIED)(
+            lambda text: qualify(text, lambda table: f"{quoted}.{table}")
+        )
+        self.statements = _schema_statements(self._schema, self.qualified)
+        self._settings = settings.pool
         self._conninfo = _conninfo(uri, settings)
         self._user: str | None = None
         self._gone = False
-        self._pool: Pool[_Connection] = Pool(
-            self._connect,
-            close=_Connection.close,
-            healthy=_healthy,
-            size=settings.pool.size,
-            timeout_s=settings.pool.connect_timeout,
-            name=self._name,
+        self._pool = self._new_pool(self._connect, _Connection.close, _healthy)
+        self._bulk_pool: Pool[BulkConnection] = self._new_pool(
+            self._connect_bulk, _close, _is_bulk_healthy, beside=self._pool
         )
-        self._bulk: BulkReader | None = None
+
+    def _new_pool(
+        self,
+        connect: Callable[[], C],
+        close: Callable[[C], object],
+        healthy: Callable[[C], bool],
+        beside: Pool[Any] | None = None,
+    ) -> Pool[C]:
+        return Pool(
+            connect,
+            close=close,
+            healthy=healthy,
+            size=self._settings.size,
+            timeout_s=self._settings.connect_timeout,
+            name=self.name,
+            beside=beside,
+        )
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
         with self._mapped(), self._pool.connection() as connection:
-            yield _PostgresSession(connection, begun=True)
+            try:
+                yield _PostgresSession(self, connection)
+            finally:
+                _rollback(connection)
 
     @contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[Session]:
+    def writing(
+        self, *, durable: bool = True, any_version: bool = False
+    ) -> Iterator[Session]:
         with self._mapped(), self._pool.connection() as connection:
-            session = _PostgresSession(connection, begun=False, durable=durable)
+            begin = self._begin(connection, durable, any_version)
+            session = _PostgresSession(self, connection, begin)
             try:
                 yield session
                 self._commit(session)
             finally:
                 _rollback(connection)
 
-    def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+    def at_once(self, queries: Sequence[_Query]) -> list[list[Row]]:
         with self._mapped(), self._pool.connection() as connection:
-            session = _PostgresSession(connection, begun=False, durable=False)
+            begin = self._begin(connection, durable=False)
+            session = _PostgresSession(self, connection, begin)
             try:
                 return session.finish(queries)
             finally:
                 _rollback(connection)
 
+    def _begin(
+        self, connection: _Connection, durable: bool, any_version: bool = False
+    ) -> list[_Query]:
+        """Return the statements that begin a transaction."""
+        begin = [_BEGIN]
+        if connection.prepared is None:
+            begin.append((self._setting(local=True), {}))
+        if not durable:
+            begin.append(_NOT_DURABLE)
+        if not any_version:
+            version = {"schema_version": self.schema_version}
+            begin.append((self.statements["check_schema_version"], version))
+        return begin
+
+    def begin_read(self, connection: _Connection) -> list[_Query]:
+        """Return what has to come before a read for it to have a timeout."""
+        if connection.prepared is not None or self._timeout_ms is None:
+            return []
+        return [_BEGIN, (f"SET LOCAL statement_timeout TO {self._timeout_ms}", {})]
+
+    def named(self, table: str) -> str:
+        """Return the table's name with its schema's, for SQL without parameters."""
+        return f"{self._quoted}.{table}"
+
     def batches(
         self, sql: str, params: Params, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
+        from delkalakedb.catalog import postgres_bulk as bulk
+
         # ADBC has only positional parameters; ours are integers and bound here.
         values = {n: "NULL" if v is None else int(v) for n, v in params.items()}
-        return self._bulk_reader().read(sql % values, schema)
+        try:
+            with self._mapped(), self._bulk_pool.connection() as connection:
+                text = self.qualified(sql) % values
+                yield from bulk.read(connection, text, self._timeout_ms, schema)
+        except bulk.Error as error:
+            lost = isinstance(error, bulk.OperationalError)
+            raise _map_error(self.name, error, error.sqlstate, lost) from error
+        except OSError as error:
+            # A stream that breaks off is Arrow's error, which has no code.
+            raise _map_error(self.name, error, None, True) from error
 
     def files(self, params: Params, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         packing = Packing(schema)
@@ -157,8 +247,7 @@ class PostgresBackend(Backend):
         session.query("lock_migrations", {"schema": self._schema})
         # Where it exists, creating it needs a right that using it doesn't.
         if not session.query("find_schema", {"schema": self._schema}):
-            schema = sql.Identifier(self._schema).as_string().replace("%", "%%")
-            session.script([f"CREATE SCHEMA {schema}"])
+            session.script([f"CREATE SCHEMA {self._quoted}"])
 
     def db_user(self) -> str | None:
         if self._user is None:
@@ -167,9 +256,7 @@ class PostgresBackend(Backend):
         return self._user
 
     def back_up(self, file: Path, tables: Sequence[str]) -> None:
-        schema = sql.Identifier(self._schema).as_string()
-        names = [f"{schema}.{table}" for table in tables]
-        dump_tables(file, names, _environment(self._conninfo))
+        dump_tables(file, [*map(self.named, tables)], _environment(self._conninfo))
 
     @contextmanager
     def open_backup(self, file: Path) -> Iterator[StoredRows]:
@@ -180,18 +267,18 @@ class PostgresBackend(Backend):
 
     def lock_tables(self, session: Session, tables: Sequence[str]) -> None:
         # Readers go on, and see the rows as they were.
-        session.script([f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE"])
+        names = ", ".join(map(self.named, tables))
+        session.script([f"LOCK TABLE {names} IN EXCLUSIVE MODE"])
 
     def warm_up(self) -> None:
-        self._bulk_reader()
+        from delkalakedb.catalog import postgres_bulk  # noqa: F401
 
     def is_gone(self) -> bool:
         return self._gone
 
     def close(self) -> None:
         self._pool.close()
-        if self._bulk is not None:
-            self._bulk.close()
+        self._bulk_pool.close()
 
     def _commit(self, session: "_PostgresSession") -> None:
         try:
@@ -203,66 +290,94 @@ class PostgresBackend(Backend):
             if error.diag.severity_nonlocalized == "ERROR":
                 raise
             raise UnknownOutcomeError(
-                f"{self._name}: the connection was lost during COMMIT: {error}"
+                f"{self.name}: the connection was lost during COMMIT: {error}"
             ) from error
 
+    @property
+    def _timeout_ms(self) -> int | None:
+        timeout = self._settings.statement_timeout
+        return None if timeout is None else timeout_ms(timeout)
+
     def _connect(self) -> _Connection:
-        connection = _Connection.connect(self._conninfo, autocommit=True)
+        with _waiting_for_slot(psycopg.OperationalError):
+            connection = _Connection.connect(
+                self._conninfo, autocommit=True, prepare_threshold=None
+            )
         try:
             # One message, whose last answer counts.
-            cursor = connection.execute(sql.SQL("; ").join(self._session_settings()))
-            while cursor.nextset():
-                pass
-            ((durability, encoding),) = cursor.fetchall()
-            # A commit that was published must never be lost by the database.
-            if durability in ("off", "local"):
-                connection.execute("SET synchronous_commit TO on")
+            cursor = psycopg.ClientCursor(connection)
+            cursor.execute(
+                f"{self._setting(local=False)} WHERE pg_backend_pid() = %(pid)s; "
+                "SELECT pg_backend_pid() = %(pid)s, current_setting('server_encoding')",
+                {"pid": connection.pgconn.backend_pid},
+            )
+            cursor.nextset()
+            ((ours, encoding),) = cursor.fetchall()
             if encoding != "UTF8":
                 raise CatalogError(
-                    f"{self._name}: the database's encoding is {encoding}; a catalog "
+                    f"{self.name}: the database's encoding is {encoding}; a catalog "
                     "needs UTF8: CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
                 )
         except BaseException:
             connection.close()
             raise
+        if ours:
+            connection.prepare_threshold = _PREPARE_AFTER
+            connection.prepared = Prepared(self.statements[name] for name in _HOT)
         return connection
 
-    def _session_settings(self) -> Iterator[sql.Composable]:
-        pool = self._settings.pool
-        yield sql.SQL("SET search_path TO {}").format(sql.Identifier(self._schema))
-        # Whoever waited for a table's lock must see what was committed meanwhile.
-        yield sql.SQL("SET default_transaction_isolation TO 'read committed'")
-        yield sql.SQL("SET lock_timeout TO {}").format(timeout_ms(pool.lock_timeout))
-        if pool.statement_timeout is not None:
-            yield sql.SQL("SET statement_timeout TO {}").format(
-                timeout_ms(pool.statement_timeout)
-            )
-        yield sql.SQL(
-            "SELECT current_setting('synchronous_commit'), "
-            "current_setting('server_encoding')"
-        )
+    def _setting(self, *, local: bool) -> str:
+        """Return the SELECT that makes the settings of a session or a transaction."""
+        values = {
+            "synchronous_commit": _DURABLE,
+            "lock_timeout": f"'{timeout_ms(self._settings.lock_timeout)}'",
+        }
+        if self._timeout_ms is not None:
+            values["statement_timeout"] = f"'{self._timeout_ms}'"
+        made = (f"set_config('{n}', {v}, {local})" for n, v in values.items())
+        return f"SELECT {', '.join(made)}"
 
-    def _bulk_reader(self) -> "BulkReader":
-        if self._bulk is None:
-            # On first use: ADBC brings pandas and polars in, seconds of imports.
-            from delkalakedb.catalog.postgres_bulk import BulkReader
+    def _connect_bulk(self) -> "BulkConnection":
+        from delkalakedb.catalog import postgres_bulk as bulk
 
-            pool = self._settings.pool
-            self._bulk = BulkReader(
-                self._conninfo, self._schema, pool, self._name, _map_error
-            )
-        return self._bulk
+        with _waiting_for_slot(bulk.OperationalError):
+            return bulk.connect(self._conninfo)
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:
         try:
             yield
         except UNFIT as error:
-            raise unfit(self._name, error) from error
+            raise unfit(self.name, error) from error
+        except psycopg.errors.InvalidArgumentForPowerFunction as error:
+            # What `check_schema_version` raises.
+            with self.reading() as session:
+                self.check_version(session)
+            raise CatalogError(f"{self.name}: {error}") from error
         except psycopg.Error as error:
             self._gone = self._gone or error.sqlstate in _NO_CATALOG
             lost = isinstance(error, psycopg.OperationalError)
-            raise _map_error(self._name, error, error.sqlstate, lost) from error
+            raise _map_error(self.name, error, error.sqlstate, lost) from error
+
+
+def _schema_statements(schema: str, qualified: Callable[[str], str]) -> dict[str, str]:
+    """Return the statements with the schema's name before each table's."""
+    literal = sql.Literal(schema).as_string().replace("%", "%%")
+    found = load_statements(PostgresBackend.engine, PostgresBackend.placeholder)
+    return {
+        name: qualified(text.replace("{schema}", literal))
+        for name, text in found.items()
+    }
+
+
+@contextmanager
+def _waiting_for_slot(kind: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except kind as error:
+        if _FULL.search(str(error)):
+            raise NoFreeSlotError from error
+        raise
 
 
 def _map_error(
@@ -322,6 +437,16 @@ def _healthy(connection: _Connection) -> bool:
     return True
 
 
+def _is_bulk_healthy(connection: "BulkConnection") -> bool:
+    from delkalakedb.catalog import postgres_bulk as bulk
+
+    return bulk.is_healthy(connection)
+
+
+def _close(connection: "BulkConnection") -> None:
+    connection.close()
+
+
 def _rollback(connection: _Connection) -> None:
     if connection.pgconn.transaction_status in (
         TransactionStatus.INTRANS,
@@ -358,22 +483,31 @@ class _PostgresSession(Session):
     """Writes are held back, so that small ones travel with their COMMIT."""
 
     def __init__(
-        self, connection: _Connection, *, begun: bool, durable: bool = True
+        self,
+        backend: PostgresBackend,
+        connection: _Connection,
+        begin: Sequence[_Query] = (),
     ) -> None:
+        self._backend = backend
         self._connection = connection
-        self._begun = begun
-        self._begin = [_BEGIN] if durable else [_BEGIN, _NOT_DURABLE]
+        # What the transaction begins with, until it has begun; a read has none.
+        self._begin = begin
+        self._begun = not begin
         self._pending: list[Write] = []
         self._held: list[tuple[tuple[str, Params], list[Row]]] = []
 
     def query(self, name: str, params: Params) -> list[Row]:
-        return self.query_sql(PostgresBackend.statements[name], params)
+        return self.query_sql(self._backend.statements[name], params)
 
     def query_sql(self, sql: str, params: Params) -> list[Row]:
         return self.query_many([(sql, params)])[0]
 
     def query_many(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
         self._flush()
+        queries = [(self._backend.qualified(text), params) for text, params in queries]
+        timeout = [] if self._begin else self._backend.begin_read(self._connection)
+        if timeout:
+            return self._together([*timeout, *queries, _COMMIT])[len(timeout) : -1]
         if self._begun and len(queries) == 1:
             ((sql, params),) = queries
             return [self._connection.execute(sql.encode(), params).fetchall()]
@@ -393,9 +527,11 @@ class _PostgresSession(Session):
     def script(self, statements: Iterable[str]) -> None:
         self._flush()
         for statement in statements:
-            self._send([(statement, {})])
+            named = qualify(statement, self._backend.named)
+            self._send([(named.replace("%", "%%"), {})])
         # psycopg forgets them where tables are changed.
-        self._connection.prepared.clear()
+        if self._connection.prepared is not None:
+            self._connection.prepared.clear()
 
     def commit(self) -> None:
         """Write what was held back and commit, in one round trip where rows are few."""
@@ -403,14 +539,14 @@ class _PostgresSession(Session):
             self._flush()
         if self._begun or self._pending:
             pending, self._pending = self._pending, []
-            self._send([*map(_statement, pending), _COMMIT])
+            self._send([*map(self._statement, pending), _COMMIT])
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
         for bulk, group in groupby(pending, _bulk):
             writes = list(group)
             if not bulk:
-                self._send([*map(_statement, writes)])
+                self._send([*map(self._statement, writes)])
                 continue
             self._send([])
             for write in writes:
@@ -419,7 +555,7 @@ class _PostgresSession(Session):
 
     def _send(self, queries: Sequence[tuple[str, _Values]]) -> list[list[Row]]:
         """The rows of statements, sent after what has to come before them."""
-        opening = [] if self._begun else self._begin
+        opening = [] if self._begun else [*self._begin]
         held, self._held, self._begun = self._held, [], True
         texts = [*opening, *(query for query, _ in held), *queries]
         answers = self._together(texts)[-len(texts) :] if texts else []
@@ -432,15 +568,14 @@ class _PostgresSession(Session):
         cursor = psycopg.ClientCursor(self._connection)
         prepared = self._connection.prepared
         literal = psycopg.adapt.Transformer(self._connection).as_literal
-        made = prepared.due(text for text, _ in queries)
+        made = prepared.due(text for text, _ in queries) if prepared else {}
         texts = [preparation(text, name) for text, name in made.items()]
         for query, values in queries:
-            texts.append(
-                prepared.call(query, values, made, literal)
-                or cursor.mogrify(query.encode(), values)
-            )
+            call = prepared.call(query, values, made, literal) if prepared else None
+            texts.append(call or cursor.mogrify(query.encode(), values))
         cursor.execute(";\n".join(texts).encode())
-        prepared.add(made)
+        if prepared:
+            prepared.add(made)
         answers = []
         more: bool | None = True
         while more:
@@ -453,7 +588,7 @@ class _PostgresSession(Session):
     def copy_text(self, table: str, columns: str, lines: Iterable[bytes]) -> None:
         """Write rows as COPY's text format has them."""
         self.query("load_schema_version", {})
-        statement = f"COPY {table} ({columns}) FROM STDIN"
+        statement = f"COPY {self._backend.named(table)} ({columns}) FROM STDIN"
         with self._connection.cursor().copy(statement.encode()) as copy:
             for line in lines:
                 copy.write(line)
@@ -462,14 +597,15 @@ class _PostgresSession(Session):
         rows = self.query("load_column_types", {"table": insert.table})
         types: dict[str, str] = dict(rows)
         columns = ", ".join(insert.columns)
-        statement = f"COPY {insert.table} ({columns}) FROM STDIN (FORMAT BINARY)"
+        table = self._backend.named(insert.table)
+        statement = f"COPY {table} ({columns}) FROM STDIN (FORMAT BINARY)"
         with self._connection.cursor().copy(statement.encode()) as copy:
             copy.set_types([types[column] for column in insert.columns])
             for row in insert.rows():
                 copy.write_row(row)
 
-
-def _statement(write: Write) -> tuple[str, _Values]:
-    if not isinstance(write, Insert):
-        return PostgresBackend.statements[write.name], write.params
-    return write.flat("%s")
+    def _statement(self, write: Write) -> tuple[str, _Values]:
+        if not isinstance(write, Insert):
+            return self._backend.statements[write.name], write.params
+        text, values = write.flat("%s")
+        return self._backend.qualified(text), values

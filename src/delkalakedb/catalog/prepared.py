@@ -70,7 +70,7 @@ class Prepared:
         return f"EXECUTE {name} ({given.decode()})" if given else f"EXECUTE {name}"
 
     def _is_kind(self, text: str) -> bool:
-        return text in self._kinds or text.startswith("INSERT INTO dl_")
+        return text in self._kinds or text.startswith("INSERT INTO ")
 
 
 def preparation(text: str, name: str) -> str:

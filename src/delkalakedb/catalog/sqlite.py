@@ -83,7 +83,7 @@ class SqliteBackend(Backend):
             raise CatalogError(
                 "sqlite has no shared :memory: database; use duckdb/:memory: or a file"
             )
-        self._name = str(uri)
+        self.name = str(uri)
         self._path = Path(uri.database).absolute()
         self._inode: int | None = None
         self.default_data_path = f"{self._path.with_suffix('')}_tables"
@@ -95,7 +95,7 @@ class SqliteBackend(Backend):
             healthy=self._healthy,
             size=settings.pool.size,
             timeout_s=settings.pool.connect_timeout,
-            name=self._name,
+            name=self.name,
             # A child shares SQLite's own account of the locks that its parent holds.
             forkable=False,
         )
@@ -106,12 +106,17 @@ class SqliteBackend(Backend):
             yield _SqliteSession(connection)
 
     @contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[Session]:
+    def writing(
+        self, *, durable: bool = True, any_version: bool = False
+    ) -> Iterator[Session]:
         with self._mapped(), self._pool.connection() as connection:
             self._set_synchronous(connection, durable)
             connection.execute("BEGIN IMMEDIATE")
             try:
-                yield _SqliteSession(connection)
+                session = _SqliteSession(connection)
+                if not any_version:
+                    self.check_version(session)
+                yield session
                 connection.execute("COMMIT")
             finally:
                 if connection.in_transaction:
@@ -228,17 +233,17 @@ class SqliteBackend(Backend):
         try:
             yield
         except UNFIT as error:
-            raise unfit(self._name, error) from error
+            raise unfit(self.name, error) from error
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in _BUSY:
                 raise CatalogBusyError(
-                    f"{self._name}: another writer held the database for more than "
+                    f"{self.name}: another writer held the database for more than "
                     f"{self._lock_timeout_s:g} s; retry, or raise pool.lock_timeout"
                 ) from error
             if code in _UNAVAILABLE:
-                raise CatalogUnavailableError(f"{self._name}: {error}") from error
-            raise CatalogError(f"{self._name}: {error}") from error
+                raise CatalogUnavailableError(f"{self.name}: {error}") from error
+            raise CatalogError(f"{self.name}: {error}") from error
 
 
 def _by_row(

@@ -1,15 +1,24 @@
 """Named SQL statements, read from the `.sql` files beside this module."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["load_migrations", "load_statements", "split_script"]
+__all__ = [
+    "load_migrations",
+    "load_statements",
+    "qualify",
+    "split_script",
+]
 
 _HEADER = re.compile(r"^-- name: (\w+)\n((?:--.*\n)*)", re.MULTILINE)
 # A parameter, but neither a Postgres cast (`::text`) nor part of a word.
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+# A table of the catalog where a statement names it, not where it refers to its columns.
+_TABLE = re.compile(
+    r"\b((?:FROM|INTO|JOIN|ON|REFERENCES|TABLE|UPDATE)\s+)(dl_\w+)\b(?!\.)"
+)
 # The files of all engines, by topic; one named after an engine overrides them by name.
 _SHARED = (
     "queries",
@@ -42,6 +51,11 @@ def load_statements(engine: str, placeholder: str) -> Mapping[str, str]:
         )
         for name, text in statements.items()
     }
+
+
+def qualify(sql: str, name: Callable[[str], str]) -> str:
+    """Return a statement in which each table has the name that `name` gives it."""
+    return _TABLE.sub(lambda found: found[1] + name(found[2]), sql)
 
 
 @cache

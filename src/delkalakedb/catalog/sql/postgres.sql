@@ -4,18 +4,22 @@
 -- The clock that leases go by: publishers are on machines of their own.
 CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)
 
+-- name: check_schema_version
+-- Fails, as the root of a negative number, in a catalog of another schema version.
+SELECT sqrt(-abs(:schema_version - max(version))) FROM dl_schema_versions
+
 -- name: find_schema
 -- Whether there is such a schema.
 SELECT 1 FROM pg_namespace WHERE nspname = :schema
 
 -- name: lock_catalog
 -- Serialise the creation of tables.
-SELECT pg_advisory_xact_lock(hashtextextended('dl_tables ' || current_schema(), 0))
+SELECT pg_advisory_xact_lock(hashtextextended('dl_tables ' || {schema}, 0))
 
 -- name: lock_table
 -- One writer of a table at a time; woken once, where waiting for a row takes two locks.
 SELECT pg_advisory_xact_lock(
-    hashtextextended('dl_table ' || current_schema() || ' ' || :name, 0)
+    hashtextextended('dl_table ' || {schema} || ' ' || :name, 0)
 )
 
 -- name: load_files_at_paths
@@ -97,7 +101,7 @@ SELECT CAST(current_user AS TEXT)
 -- name: load_column_types
 -- The types that binary COPY must write.
 SELECT column_name, data_type FROM information_schema.columns
-WHERE table_schema = current_schema() AND table_name = :table
+WHERE table_schema = {schema} AND table_name = :table
 
 -- name: plan_nulls
 -- Files that may hold a null.
