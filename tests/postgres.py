@@ -38,9 +38,12 @@ def find_binaries() -> Path:
 
 
 class Server:
-    """A server in a folder of its own; it can be killed and started again."""
+    """A server in a folder of its own; it can be killed and started again.
 
-    def __init__(self, *settings: str) -> None:
+    One with a `primary` is a replica, made from a copy of its files.
+    """
+
+    def __init__(self, *settings: str, primary: "Server | None" = None) -> None:
         self.binaries = find_binaries()
         self.folder = Path(tempfile.mkdtemp(prefix="dk-pg-"))
         self.port = free_port()
@@ -51,6 +54,11 @@ class Server:
             # Postgres refuses to run as root.
             shutil.chown(self.folder, self._runner)
             self.folder.chmod(0o755)
+        if primary is not None:
+            data = f"--pgdata={self.folder}/data"
+            source = f"--dbname={primary.dsn('postgres')}"
+            self._run("pg_basebackup", data, source, "--write-recovery-conf")
+            return
         password = self.folder / "password"
         password.write_text(PASSWORD)
         password.chmod(0o644)

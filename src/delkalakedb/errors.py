@@ -19,6 +19,7 @@
     │   ├── CatalogUnavailableError (the database can't be reached or is closing)
     │   │   └── UnknownOutcomeError (lost during COMMIT: it may have happened or not)
     │   ├── CatalogBusyError        (someone else holds it longer than we may wait)
+    │   ├── CatalogPermissionError  (the role lacks a right, or the server is a replica)
     │   └── CatalogSchemaError      (absent, or of another schema version)
     ├── StorageError
     └── MirrorError
@@ -34,6 +35,7 @@ from deltalake import exceptions as _deltalake
 __all__ = [
     "CatalogBusyError",
     "CatalogError",
+    "CatalogPermissionError",
     "CatalogSchemaError",
     "CatalogUnavailableError",
     "CodecError",
@@ -133,6 +135,10 @@ class UnknownOutcomeError(CatalogUnavailableError):
 
 class CatalogBusyError(CatalogError):
     """The catalog database is held by someone else for longer than we may wait."""
+
+
+class CatalogPermissionError(CatalogError):
+    """The database role lacks a right, or the server is a replica that only reads."""
 
 
 class CatalogSchemaError(CatalogError):

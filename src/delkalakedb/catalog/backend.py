@@ -313,6 +313,10 @@ class Backend(ABC):
         """Whether the database was removed, or replaced by another."""
         return False
 
+    def is_replica(self) -> bool:
+        """Return whether the database follows another one and may be behind it."""
+        return False
+
     def start_anew(self) -> None:  # noqa: B027
         """Have a database that is gone made again when it is next used."""
 

@@ -43,6 +43,7 @@ from delkalakedb.catalog.statements import load_statements, qualify
 from delkalakedb.errors import (
     CatalogBusyError,
     CatalogError,
+    CatalogPermissionError,
     CatalogUnavailableError,
     UnknownOutcomeError,
 )
@@ -89,6 +90,10 @@ _DURABLE = """
 """
 # lock_not_available, query_canceled, serialization_failure, deadlock_detected
 _BUSY = {"55P03", "57014", "40001", "40P01"}
+# insufficient_privilege
+_FORBIDDEN = "42501"
+# read_only_sql_transaction
+_READ_ONLY = "25006"
 # undefined_table, invalid_schema_name: it was dropped while it was open
 _NO_CATALOG = {"42P01", "3F000"}
 # What a server or PgBouncer without a free slot (53300) says; libpq has no SQLSTATE of
@@ -276,6 +281,11 @@ class PostgresBackend(Backend):
     def is_gone(self) -> bool:
         return self._gone
 
+    def is_replica(self) -> bool:
+        with self.reading() as session:
+            ((replica,),) = session.query("load_recovery", {})
+        return bool(replica)
+
     def close(self) -> None:
         self._pool.close()
         self._bulk_pool.close()
@@ -384,9 +394,24 @@ def _map_error(
     name: str, error: Exception, code: str | None, lost: bool
 ) -> CatalogError:
     """Our error for a driver's, by SQLSTATE; one that lost the server has none."""
-    text = f"{name}: {str(error).strip()}"
+    diagnosis = error.diag if isinstance(error, psycopg.Error) else None
+    # Without the line of SQL that libpq shows below an error.
+    said = (diagnosis and diagnosis.message_primary) or str(error).strip()
+    if diagnosis and diagnosis.message_detail:
+        said = f"{said} ({diagnosis.message_detail})"
+    text = f"{name}: {said}"
     if code in _BUSY:
         return CatalogBusyError(text)
+    if code == _FORBIDDEN:
+        return CatalogPermissionError(
+            f"{text}; the role needs USAGE on the schema and the grants that "
+            "docs/postgres.md lists for readers, writers, reconcilers and upgraders"
+        )
+    if code == _READ_ONLY:
+        return CatalogPermissionError(
+            f"{text}; the server is a replica, or this role only reads: write to the "
+            "primary server"
+        )
     if (code is None and lost) or (code or "").startswith(_UNAVAILABLE):
         return CatalogUnavailableError(text)
     return CatalogError(text)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from delkalakedb.catalog.backend import Backend, load_backend
+from delkalakedb.catalog.migrations import latest_schema_version
 
 if TYPE_CHECKING:
     from delkalakedb.config import Settings
@@ -45,6 +46,7 @@ def acquire_backend(uri: "Uri", settings: "Settings") -> Backend:
         if backend is None:
             backend = _backends[key] = kind(uri, settings)
             backend.key, backend.cache = key, settings.cache
+            backend.schema_version = latest_schema_version(uri.engine)
         _users[backend] = _users.get(backend, 0) + 1
         if backend.is_gone():
             backend.start_anew()

@@ -17,7 +17,12 @@ from delkalakedb.catalog.care import load_stats
 from delkalakedb.catalog.migrations import latest_schema_version, load_schema_version
 from delkalakedb.catalog.outbox import Mirror, Outbox
 from delkalakedb.catalog.registry import using_backend
-from delkalakedb.errors import CatalogBusyError, CatalogError, StorageError
+from delkalakedb.errors import (
+    CatalogBusyError,
+    CatalogError,
+    CatalogPermissionError,
+    StorageError,
+)
 from delkalakedb.mirror.status import MirrorStatus, status_of
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.segment import LOG
@@ -67,11 +72,12 @@ def examine(uri: "Uri", settings: "Settings") -> Iterator[Check]:
         yield schema
         if schema.state != "ok":
             return
-        yield _insert(backend)
-        yield _create(backend)
-        yield _clock(backend)
+        insert = _insert(backend)
+        publish = _publish(backend)
+        yield from (insert, publish, _create(backend), _clock(backend))
+        publishes = publish.detail == _PUBLISHES
         with Catalog(uri, settings) as catalog:
-            yield from _tables(catalog)
+            yield from _tables(catalog, publishes=publishes)
 
 
 def _connection(backend: Backend) -> Check:
@@ -103,24 +109,37 @@ def _schema(backend: Backend) -> Check:
     return Check("schema", "ok", detail)
 
 
+# A role that lacks a right is as somebody meant it to be: that is no fault.
+_INSERTS = "rows can be written to the catalog"
+_PUBLISHES = "commits can be marked as published"
+_CREATES = "tables can be created, as upgrades do"
+
+
+def _right(check: str, backend: Backend, write: Insert | Run, fine: str) -> Check:
+    """Try a write, and tell whether this role may do it."""
+    try:
+        _try(backend, write)
+    except CatalogPermissionError as error:
+        where = "a replica" if backend.is_replica() else "this role"
+        return Check(check, "ok", f"not by {where}: {error.__cause__}")
+    except CatalogError as error:
+        return Check(check, "fail", str(error), "see what the database says")
+    return Check(check, "ok", fine)
+
+
 def _insert(backend: Backend) -> Check:
     names = ("file_id", "column_id", "class", "lo", "hi", "has_null", "added_version")
     row = (-1, -1, 0, 0.0, 0.0, False, 0)
-    try:
-        _try(backend, Insert.of_rows("dl_number_stats", names, [row]))
-    except CatalogError as error:
-        advice = "grant SELECT, INSERT, UPDATE and DELETE on the dl_ tables"
-        return Check("insert", "fail", str(error), advice)
-    return Check("insert", "ok", "rows can be written to the catalog")
+    probe = Insert.of_rows("dl_number_stats", names, [row])
+    return _right("insert", backend, probe, _INSERTS)
+
+
+def _publish(backend: Backend) -> Check:
+    return _right("publish", backend, Run("free_leases", {}), _PUBLISHES)
 
 
 def _create(backend: Backend) -> Check:
-    try:
-        _try(backend, Run("create_probe", {}))
-    except CatalogError as error:
-        advice = "have somebody run deltasql upgrade who may create tables"
-        return Check("create", "warn", str(error), advice)
-    return Check("create", "ok", "tables can be created, as upgrades do")
+    return _right("create", backend, Run("create_probe", {}), _CREATES)
 
 
 def _try(backend: Backend, write: Insert | Run) -> None:
@@ -146,7 +165,7 @@ def _skew(check: str, skew_ms: float) -> Check:
     return Check(check, "warn", detail, "set the clocks, by NTP")
 
 
-def _tables(catalog: Catalog) -> Iterator[Check]:
+def _tables(catalog: Catalog, *, publishes: bool) -> Iterator[Check]:
     mirrors = Outbox(catalog.backend).load_all()
     lag_warn = catalog.settings.mirror.lag_warn
     statuses = list(map(status_of, mirrors))
@@ -155,8 +174,10 @@ def _tables(catalog: Catalog) -> Iterator[Check]:
     stale = filter(None, map(_lease, mirrors))
     yield from _all("lease", stale, "no publisher died at work")
     yield from _all("files", _small(catalog), "no table has many small files")
-    found = [check for mirror in mirrors for check in _location(mirror)]
-    for check, fine in _LOCATION_CHECKS.items():
+    looked = _location if publishes else _readable
+    found = [check for mirror in mirrors for check in looked(mirror)]
+    checks = _LOCATION_CHECKS if publishes else _READ_CHECKS
+    for check, fine in checks.items():
         yield from _all(check, (c for c in found if c.check == check), fine)
     yield from _all("workspaces", _leftovers(mirrors), "no operation left files behind")
 
@@ -204,16 +225,35 @@ _LOCATION_CHECKS = {
 }
 
 
+_READ_CHECKS = {"location": "every table's location can be read"}
+
+
+def _open_location(mirror: Mirror) -> Store:
+    store = open_store(mirror.location)
+    if mirror.published_version >= 0 and not any(store.list(LOG)):
+        raise StorageError(f"{store.url}: its _delta_log is gone")
+    return store
+
+
+def _unusable(mirror: Mirror, error: StorageError) -> Check:
+    advice = "check the location and the credentials in the environment"
+    return Check("location", "fail", f"{mirror.name}: {error}", advice)
+
+
+def _readable(mirror: Mirror) -> Iterator[Check]:
+    try:
+        _open_location(mirror)
+    except StorageError as error:
+        yield _unusable(mirror, error)
+
+
 def _location(mirror: Mirror) -> Iterator[Check]:
     path = f"{LOG}/.doctor-{uuid.uuid4().hex}"
     try:
-        store = open_store(mirror.location)
-        if mirror.published_version >= 0 and not any(store.list(LOG)):
-            raise StorageError(f"{store.url}: its _delta_log is gone")
+        store = _open_location(mirror)
         skew_ms = _put_and_delete(store, path)
     except StorageError as error:
-        advice = "check the location and the credentials in the environment"
-        yield Check("location", "fail", f"{mirror.name}: {error}", advice)
+        yield _unusable(mirror, error)
         return
     yield _skew("store clock", skew_ms)
     if not store.refuses_to_overwrite:

@@ -108,6 +108,10 @@ WHERE table_schema = {schema} AND table_name = :table
 SELECT s.file_id FROM {table} s
 WHERE s.column_id = {column} AND s.has_null AND {alive}
 
+-- name: load_recovery
+-- Whether the server is a replica, which replays another server's writes.
+SELECT pg_is_in_recovery()
+
 -- name: load_server_version
 -- The version of the database's own software.
 SELECT current_setting('server_version')
