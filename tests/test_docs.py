@@ -158,6 +158,7 @@ def ask(uri: Uri, sql: str) -> list[tuple[object, ...]]:
             return file.execute(sql).fetchall()
     authority = f"{uri.user}:{uri.password}@{uri.host}:{uri.port}"
     with psycopg.connect(f"postgresql://{authority}/{uri.database}") as server:
+        server.execute("SET search_path TO public")
         return server.execute(sql.encode()).fetchall()
 
 

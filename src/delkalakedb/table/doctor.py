@@ -72,10 +72,10 @@ def examine(uri: "Uri", settings: "Settings") -> Iterator[Check]:
         yield schema
         if schema.state != "ok":
             return
-        insert = _insert(backend)
-        publish = _publish(backend)
-        yield from (insert, publish, _create(backend), _clock(backend))
-        publishes = publish.detail == _PUBLISHES
+        publishes = _publishes(backend)
+        yield _insert(backend, publishes=publishes)
+        yield _create(backend)
+        yield _clock(backend)
         with Catalog(uri, settings) as catalog:
             yield from _tables(catalog, publishes=publishes)
 
@@ -109,37 +109,42 @@ def _schema(backend: Backend) -> Check:
     return Check("schema", "ok", detail)
 
 
-# A role that lacks a right is as somebody meant it to be: that is no fault.
-_INSERTS = "rows can be written to the catalog"
-_PUBLISHES = "commits can be marked as published"
-_CREATES = "tables can be created, as upgrades do"
-
-
-def _right(check: str, backend: Backend, write: Insert | Run, fine: str) -> Check:
-    """Try a write, and tell whether this role may do it."""
+def _right(
+    check: str, backend: Backend, write: Insert | Run, fine: str, lacking: str
+) -> Check:
+    """Try a write; a role that lacks the right is as somebody meant it to be."""
     try:
         _try(backend, write)
-    except CatalogPermissionError as error:
-        where = "a replica" if backend.is_replica() else "this role"
-        return Check(check, "ok", f"not by {where}: {error.__cause__}")
+    except CatalogPermissionError:
+        who = "a replica" if backend.is_replica() else "this role"
+        return Check(check, "ok", lacking.format(who))
     except CatalogError as error:
         return Check(check, "fail", str(error), "see what the database says")
     return Check(check, "ok", fine)
 
 
-def _insert(backend: Backend) -> Check:
+def _publishes(backend: Backend) -> bool:
+    """Return whether this role may mark commits as published."""
+    try:
+        _try(backend, Run("free_leases", {}))
+    except CatalogError:
+        return False
+    return True
+
+
+def _insert(backend: Backend, *, publishes: bool) -> Check:
     names = ("file_id", "column_id", "class", "lo", "hi", "has_null", "added_version")
     row = (-1, -1, 0, 0.0, 0.0, False, 0)
     probe = Insert.of_rows("dl_number_stats", names, [row])
-    return _right("insert", backend, probe, _INSERTS)
-
-
-def _publish(backend: Backend) -> Check:
-    return _right("publish", backend, Run("free_leases", {}), _PUBLISHES)
+    fine = "rows can be written to the catalog"
+    lacking = "{} reads and publishes" if publishes else "{} only reads"
+    return _right("insert", backend, probe, fine, lacking)
 
 
 def _create(backend: Backend) -> Check:
-    return _right("create", backend, Run("create_probe", {}), _CREATES)
+    fine = "tables can be created, as upgrades do"
+    lacking = "{} can't create tables: upgrades need the catalog's owner"
+    return _right("create", backend, Run("create_probe", {}), fine, lacking)
 
 
 def _try(backend: Backend, write: Insert | Run) -> None:
