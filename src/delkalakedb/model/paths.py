@@ -46,6 +46,10 @@ _ODD = re.compile(ODD_PATH.removeprefix("%|"))
 _ABSOLUTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(?=/|$)")
 _ALIASES = {"s3a": "s3", "s3n": "s3"}
 _NO_NAMES = frozenset({"", ".", ".."})
+_CLONE = (
+    "a shallow clone, which has files of another table, is taken in with "
+    "outside_files=True (--outside-files)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,7 @@ def check_inside(
     *,
     had: Container[str] = (),
     outside_files: bool = False,
+    hint: str = _CLONE,
 ) -> None:
     """Raise ProtocolError where an action names a file outside a table's location.
 
@@ -143,39 +148,30 @@ def check_inside(
         had: paths and deletion vector ids that the table has already; an absolute path
             among them is taken, so that the files of a shallow clone can be removed.
         outside_files: take every absolute path, as a shallow clone has them.
+        hint: what the error says to do about an absolute path.
     """
     for action in actions:
         if isinstance(action, Add | Remove | Cdc):
-            _check_place(action, location, had, outside_files)
+            for path in log_paths(action):
+                place = resolve_path(path, location)
+                if isinstance(place, Inside):
+                    continue
+                taken = outside_files or _is_had(action, path, had)
+                if not (place.absolute and taken):
+                    raise ProtocolError(_refusal(action, path, place, location, hint))
 
 
-def _check_place(
-    action: Add | Remove | Cdc,
-    location: str,
-    had: Container[str],
-    outside_files: bool,
-) -> None:
-    for path in log_paths(action):
-        found = resolve_path(path, location)
-        if isinstance(found, Inside):
-            continue
-        if found.absolute and (outside_files or _is_had(action, path, had)):
-            continue
-        kind = type(action).__name__.lower()
-        what = kind if path == action.path else f"deletion vector of {kind}"
-        hint = (
-            "a shallow clone, whose files are another table's, is taken with "
-            "outside_files=True (--outside-files)"
-            if found.absolute
-            else "a relative path never leads out of it, unless the log is damaged or "
-            "was tampered with"
-        )
-        raise ProtocolError(
-            redact(
-                f"{what} {path}: {found.url} isn't a file below the table's location "
-                f"{location}; {hint}"
-            )
-        )
+def _refusal(
+    action: Add | Remove | Cdc, path: str, place: Outside, location: str, hint: str
+) -> str:
+    kind = type(action).__name__.lower()
+    what = kind if path == action.path else f"deletion vector of {kind}"
+    if not place.absolute:
+        hint = "a relative path leads out of it only in a log that was tampered with"
+    return redact(
+        f"{what} {path}: {place.url} isn't a file below the table's location "
+        f"{location}; {hint}"
+    )
 
 
 def _is_had(action: Add | Remove | Cdc, path: str, had: Container[str]) -> bool:

@@ -22,7 +22,6 @@ from delkalakedb.model.paths import (
     resolve_path,
     vector_paths,
 )
-from delkalakedb.model.tables import Table
 from delkalakedb.storage import canonical_location
 
 __all__ = [
@@ -54,8 +53,8 @@ class Files:
         paths = self.table["path"]
         texts: list[str] = paths.to_pylist()
         if pc.any(pc.match_substring_regex(paths, ODD_PATH)).as_py():
-            table = self.snapshot.table
-            places = (resolve_readable(text, table) for text in texts)
+            location = self.snapshot.table.location
+            places = (resolve_readable(text, location) for text in texts)
             return [p.path if isinstance(p, Inside) else p for p in places]
         return texts
 
@@ -97,17 +96,16 @@ class Files:
         )
 
 
-def resolve_readable(path: str, table: Table) -> Inside | Outside:
-    """Return where a path in a table's log leads; refuse one that can't be rightly so.
+def resolve_readable(path: str, location: str) -> Inside | Outside:
+    """Return where a path in a table's log leads; raise where it mustn't be read.
 
     Only the absolute paths of a shallow clone lead out of the location.
     """
-    place = resolve_path(path, table.location)
+    place = resolve_path(path, location)
     if isinstance(place, Outside) and not place.absolute:
         raise DeltaError(
-            f"{table.name}: version {table.version} names a file outside the table's "
-            f"location {table.location}: {path}. It isn't read; overwrite the table, "
-            "or restore a version without it"
+            f"{location}: the log's path {path} leads out of the table's location, so "
+            "the file isn't read; overwrite the table, or restore a version without it"
         )
     return place
 
@@ -122,7 +120,7 @@ def has_odd_paths(snapshot: Snapshot) -> bool:
         for text in batch["deletion_vector"].drop_null().to_pylist() if vectors else ():
             found += vector_paths(decode_struct(text, DeletionVector))
         for path in found:
-            place = resolve_readable(path, snapshot.table)
+            place = resolve_readable(path, snapshot.table.location)
             odd |= place != Inside(unquote(path, errors="surrogateescape"))
     return odd
 

@@ -38,7 +38,6 @@ from delkalakedb.model.actions import (
 )
 from delkalakedb.model.codec import encode_commit
 from delkalakedb.model.paths import Inside, Outside, log_path
-from delkalakedb.model.tables import Table
 from delkalakedb.model.vectors import vector_path
 from delkalakedb.storage import canonical_location
 from delkalakedb.table.files import has_odd_paths, local_folder, resolve_readable
@@ -182,15 +181,15 @@ def _open_own(
     (root / _LINK).symlink_to(target, target_is_directory=True)
     (root / "_delta_log").mkdir()
     for version, actions in entries:
-        _write(root, version, actions, snapshot.table)
+        _write(root, version, actions, location)
     raw = deltalake.DeltaTable(root, snapshot.version)._table
     return Real(snapshot.version, location, raw, folder)
 
 
-def _write(root: Path, version: int, actions: Iterable[Action], table: Table) -> None:
+def _write(root: Path, version: int, actions: Iterable[Action], location: str) -> None:
     kept = [a for a in actions if isinstance(a, _ADAPTED)]
     entry = root / "_delta_log" / f"{version:020}.json"
-    entry.write_bytes(encode_commit(_adapted(action, table) for action in kept))
+    entry.write_bytes(encode_commit(_adapted(action, location) for action in kept))
     for info in kept:
         if isinstance(info, CommitInfo):
             seconds = info.fields.get("timestamp", 0) / 1000
@@ -200,14 +199,14 @@ def _write(root: Path, version: int, actions: Iterable[Action], table: Table) ->
 _ADAPTED = CommitInfo | Protocol | Metadata | Add | Remove | Cdc
 
 
-def _adapted(action: Action, table: Table) -> Action:
+def _adapted(action: Action, location: str) -> Action:
     if isinstance(action, Protocol):
         return _readable(action)
     if isinstance(action, Add | Remove | Cdc):
-        changes: dict[str, Any] = {"path": _linked(action.path, table)}
+        changes: dict[str, Any] = {"path": _linked(action.path, location)}
         vector = None if isinstance(action, Cdc) else known(action.deletion_vector)
         if vector is not None:
-            changes["deletion_vector"] = _linked_vector(vector, table)
+            changes["deletion_vector"] = _linked_vector(vector, location)
         return msgspec.structs.replace(action, **changes)
     return action
 
@@ -221,20 +220,20 @@ def _readable(protocol: Protocol) -> Protocol:
     return msgspec.structs.replace(protocol, reader_features=kept, writer_features=kept)
 
 
-def _linked(path: str, table: Table) -> str:
+def _linked(path: str, location: str) -> str:
     """A file's path as seen from the own log."""
-    place = resolve_readable(path, table)
+    place = resolve_readable(path, location)
     if isinstance(place, Outside):
         return place.url
     return f"{_LINK}/{log_path(place.path)}"
 
 
-def _linked_vector(vector: DeletionVector, table: Table) -> DeletionVector:
+def _linked_vector(vector: DeletionVector, location: str) -> DeletionVector:
     """The vector with its file's name, if it has one, as seen from the own log."""
     path = vector_path(vector)
     if path is None:
         return vector
-    place = resolve_readable(path, table)
+    place = resolve_readable(path, location)
     if vector.storage_type == "u" and place == Inside(path):
         text = vector.path_or_inline_dv
         folder, identity = text[:-_UUID_LENGTH], text[-_UUID_LENGTH:]
@@ -243,7 +242,7 @@ def _linked_vector(vector: DeletionVector, table: Table) -> DeletionVector:
     if isinstance(place, Outside):
         url = place.url
     else:
-        url = f"{canonical_location(table.location)}/{log_path(place.path)}"
+        url = f"{location}/{log_path(place.path)}"
     return msgspec.structs.replace(vector, storage_type="p", path_or_inline_dv=url)
 
 
