@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote
 from uuid import uuid4
 
 import deltalake
@@ -31,7 +30,7 @@ from delkalakedb.model.actions import (
     known,
 )
 from delkalakedb.model.codec import decode_commit, encode_commit
-from delkalakedb.model.paths import key_inside
+from delkalakedb.model.paths import key_inside, log_path
 from delkalakedb.model.predicate import Predicate
 from delkalakedb.model.vectors import renamed_vector, vector_path
 from delkalakedb.storage.segment import commit_path
@@ -148,14 +147,15 @@ def _guests(snapshot: Snapshot, operation: Operation[Any]) -> list[_Guest]:
 def _guest(add: Add, number: int, location: str) -> _Guest:
     path = _inside(add.path, location)
     seen, files = add, [(path, path)]
-    if path != unquote(add.path, errors="surrogateescape"):
-        # Of its own, because several paths may lead to one file.
+    if add.path != log_path(path):
+        # delta-rs doesn't find each file by a path that isn't encoded as its own are.
+        # The name is new, because several paths may lead to one file.
         name = f"guest-{number}.parquet"
         seen, files = msgspec.structs.replace(add, path=name), [(name, path)]
     vector = known(add.deletion_vector)
-    if vector is not None and (log_path := vector_path(vector)) is not None:
-        path = name = _inside(log_path, location)
-        if vector.storage_type != "u" or path != log_path:
+    if vector is not None and (named := vector_path(vector)) is not None:
+        path = name = _inside(named, location)
+        if vector.storage_type != "u" or path != named:
             vector = renamed_vector(vector, uuid4())
             seen = msgspec.structs.replace(seen, deletion_vector=vector)
             name = str(vector_path(vector))
