@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from actions import DV, attempt
+from actions import DV, attempt, schema
 from calling import Cli
 from hostile import (
     ABSOLUTE,
@@ -25,10 +25,14 @@ from hostile import (
     tombstone,
     tree,
 )
+from s3_tables import sqlite
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError, ProtocolError
 from delkalakedb.model.actions import Remove
+from delkalakedb.storage import open_store
+from delkalakedb.table.create import create_table_with_add_actions
+from stores import Place
 
 ANY_AGE: dict[str, Any] = {"retention_hours": 0, "enforce_retention_duration": False}
 ALL = {**ANY_AGE, "dry_run": False, "full": True}
@@ -176,7 +180,7 @@ def test_import_and_adopt_refuse_what_leaves_the_location(
         bad.commit(actions[kind])
         other = uri_of(catalog_uri).replace("table=t", "table=bad")
         with pytest.raises(ProtocolError, match=r"bad can't be imported: .*isn't a"):
-            dk.import_table(str(bad.folder), other, outside_files=name in LEAVING)
+            dk.import_table(str(bad.folder), other)
         if name.startswith("relative"):
             with pytest.raises(ProtocolError, match="tampered"):
                 dk.import_table(str(bad.folder), other, outside_files=True)
@@ -399,3 +403,56 @@ def test_drop_with_data_unlinks_links_and_leaves_what_is_behind_them(
     assert tree(linked) == before
     assert not table.folder.exists()
     assert catalog.tables() == []
+
+
+def test_table_is_not_made_of_files_outside_its_location(
+    catalog: dk.Catalog, catalog_uri: str, tmp_path: Path
+) -> None:
+    uri = f"{uri_of(catalog_uri)}&location={tmp_path}/lake/t"
+    victim = tmp_path / "victim.parquet"
+    victim.write_bytes(b"x")
+    for path in ("../../victim.parquet", "../../../../victim.parquet", f"{victim}"):
+        given = deltalake.transaction.AddAction(path, 1, {}, 1, True, "{}")
+        fields = deltalake.Schema.from_json(schema(x="long"))
+        with pytest.raises(ProtocolError, match="isn't a file below"):
+            create_table_with_add_actions(
+                table_uri=uri,
+                schema=fields,
+                add_actions=[given],
+                mode="error",
+                partition_by=[],
+                name=None,
+                description=None,
+                configuration=None,
+                storage_options=None,
+                commit_properties=None,
+                post_commithook_properties=None,
+            )
+    assert victim.exists()
+    assert catalog.tables() == []
+
+
+@sqlite
+def test_each_spelling_on_s3_is_read_rewritten_and_never_vacuumed(
+    catalog_uri: str, s3: Place, tmp_path: Path
+) -> None:
+    local = HostileTable(tmp_path / "made")
+    store, options = open_store(s3.location, s3.storage_options), s3.storage_options
+    local.begin()
+    bucket, _, prefix = s3.location.removeprefix("s3://").partition("/")
+    beginnings = ("", "./", "s/../", f"{s3.location}/", f"s3a://{bucket}/{prefix}/")
+    paths = [local.data(n) for n in range(len(beginnings))]
+    pairs = zip(beginnings, paths, strict=True)
+    local.commit(*(local.add(f"{start}{path.name}", path) for start, path in pairs))
+    for path in local.folder.rglob("*.*"):
+        store.put_file(path.relative_to(local.folder).as_posix(), path)
+    store.put("s/orphan.parquet", b"x")
+    uri = uri_of(catalog_uri)
+    assert dk.import_table(s3.location, uri, storage_options=options, deep=True).ok
+
+    ours = dk.DeltaTable(uri, storage_options=options)
+    assert ours.vacuum(**ALL) == ["s/orphan.parquet"]
+    assert ours.delete("x = 3")["num_deleted_rows"] == 1
+    found = ours.to_pyarrow_table(columns=["x"])["x"].to_pylist()
+    assert sorted(found) == [0, 1, 2, 4]
+    assert ours.vacuum(**ALL) == [paths[3].name]
