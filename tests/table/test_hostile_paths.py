@@ -170,7 +170,8 @@ def test_import_and_adopt_refuse_what_leaves_the_location(
             match = r"version 1 .* can't be adopted: .*isn't a file below"
             with pytest.raises(ProtocolError, match=match):
                 dk.mirror.adopt(uri_of(catalog_uri))
-            if not isinstance(action, Remove):
+            # An absolute path is what a clone has: who commits one has to mean it.
+            if not isinstance(action, Remove) and name.startswith("relative"):
                 with pytest.raises(ProtocolError, match=r"t: .*isn't a file below"):
                     attempt(catalog, action)
             (good.folder / "_delta_log" / f"{1:020}.json").unlink()
@@ -217,12 +218,12 @@ def test_path_that_leaves_an_older_catalog_is_neither_read_nor_deleted(
         ours = dk.DeltaTable(uri_of(catalog_uri))
 
         for words in (("query", "SELECT * FROM t"), ("head", "t")):
-            assert "leads out of" in cli(*words, code=5).stderr
-        with pytest.raises(DeltaError, match="leads out of"):
+            assert "lead to a file below" in cli(*words, code=5).stderr
+        with pytest.raises(DeltaError, match="lead to a file below"):
             ours.file_uris()
-        with pytest.raises(DeltaError, match="leads out of"):
+        with pytest.raises(DeltaError, match="lead to a file below"):
             ours.to_pyarrow_table()
-        with pytest.raises(DeltaError, match="leads out of"):
+        with pytest.raises(DeltaError, match="lead to a file below"):
             scanned(ours)
         with pytest.raises(DeltaError, match="outside"):
             ours.delete("x > 0")

@@ -58,7 +58,7 @@ from delkalakedb.model.conflicts import (
     Winner,
     check_liveness,
 )
-from delkalakedb.model.paths import check_inside, key_inside, log_paths
+from delkalakedb.model.paths import check_inside
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.protocol import check_actions
 from delkalakedb.model.rebase import (
@@ -72,7 +72,6 @@ from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 __all__ = ["LostError", "Transaction", "lock_queries"]
 
 _Query = tuple[str, dict[str, object]]
-_NOT_OURS = "a commit brings in no file of another location; copy it, or import a clone"
 
 
 class LostError(Exception):
@@ -285,7 +284,6 @@ class Transaction:
             raise LostError(lost)
         _check_actions(staged, head)
         _check_append_only(staged, head)
-        self._check_places(staged, head)
         files = self._files(staged, head, early)
         self._check_liveness(staged, files, winners, head)
         return self._write(staged, head, files)
@@ -333,7 +331,6 @@ class Transaction:
             raise TableNotFoundError(f"{staged.table}: the catalog has no such table")
         check_place(staged.table, staged.location)
         _check_actions(staged)
-        self._check_places(staged)
         taken = self._session.query("find_location", {"location": staged.location})
         if taken:
             raise TableExistsError(
@@ -350,29 +347,6 @@ class Transaction:
         mirror = {"table_id": head.table_id}
         self._session.apply([Run("insert_table", params), Run("insert_mirror", mirror)])
         return self._write(staged, head, _Files(self._hashes(staged), [], 0))
-
-    def _check_places(self, staged: Staged, head: Head | None = None) -> None:
-        """Refuse a new file outside the location; a remove must hit a live file."""
-        location = head.location if head else str(staged.location)
-        odd = [
-            action
-            for action in staged.actions
-            if isinstance(action, Add | Cdc) and _is_outside(action, location)
-        ]
-        if not odd:
-            return
-        had = set[str]()
-        if head is not None:
-            # A shallow clone's own files may come back: all that were ever here.
-            hashes = {action.path: hash_path(action.path) for action in odd}
-            params = {"after": -1, "hashes": _encoded(hashes)}
-            for row in self._session.query("load_files_at_paths", params):
-                if row[0] // FILES_PER_TABLE == head.table_id:
-                    had |= {row[1], row[2]}
-        try:
-            check_inside(odd, location, had=had, hint=_NOT_OURS)
-        except ProtocolError as error:
-            raise ProtocolError(f"{staged.table}: {error}") from error
 
     def _check_liveness(
         self, staged: Staged, files: "_Files", winners: list[Row], head: Head
@@ -491,8 +465,12 @@ def _check_actions(staged: Staged, head: Head | None = None) -> None:
     protocol, metadata, version = None, None, 0
     if head is not None:
         protocol, metadata, version = head.protocol, head.metadata, head.version + 1
+    # A remove must hit a live file, and opens none.
+    new = (action for action in staged.actions if isinstance(action, Add | Cdc))
+    location = head.location if head else str(staged.location)
     try:
         check_actions(staged.actions, protocol, metadata, version)
+        check_inside(new, location, outside_files=True)
     except ProtocolError as error:
         raise ProtocolError(f"{staged.table}: {error}") from error
 
@@ -508,16 +486,8 @@ def _check_append_only(staged: Staged, head: Head) -> None:
 def _paths_params(staged: Staged, hashes: dict[str, int]) -> dict[str, object]:
     return {
         "after": staged.reads.version,
-        "hashes": _encoded(hashes),
+        "hashes": msgspec.json.encode(list(hashes.values())).decode(),
     }
-
-
-def _encoded(hashes: dict[str, int]) -> str:
-    return msgspec.json.encode(list(hashes.values())).decode()
-
-
-def _is_outside(action: Add | Cdc, location: str) -> bool:
-    return any(key_inside(path, location) is None for path in log_paths(action))
 
 
 def lock_queries(backend: Backend, staged: Sequence[Staged]) -> list[_Query]:

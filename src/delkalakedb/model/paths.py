@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeGuard
 from urllib.parse import quote, unquote
 
 from delkalakedb.errors import CodecError, ProtocolError
@@ -109,7 +110,7 @@ def resolve_path(path: str, location: str) -> Inside | Outside:
     )
     if ours and len(parts) > depth and "\0" not in text:
         return Inside("/".join(parts[depth:]))
-    return Outside(f"{scheme}://{authority}/{log_path('/'.join(parts))}", absolute)
+    return Outside(_url(_Root(scheme, authority, parts)), absolute)
 
 
 def key_inside(path: str, location: str) -> str | None:
@@ -149,16 +150,25 @@ def check_inside(
             among them is taken, so that the files of a shallow clone can be removed.
         outside_files: take every absolute path, as a shallow clone has them.
         hint: what the error says to do about an absolute path.
+
+    A path that names no file, such as `.`, is let pass: nobody can open anything by it.
     """
     for action in actions:
         if isinstance(action, Add | Remove | Cdc):
             for path in log_paths(action):
                 place = resolve_path(path, location)
-                if isinstance(place, Inside):
+                if not _leaves(place, location):
                     continue
                 taken = outside_files or _is_had(action, path, had)
                 if not (place.absolute and taken):
                     raise ProtocolError(_refusal(action, path, place, location, hint))
+
+
+def _leaves(place: Inside | Outside, location: str) -> TypeGuard[Outside]:
+    """Whether a path leads away; one that names no file at all leads nowhere."""
+    if isinstance(place, Inside):
+        return False
+    return not f"{place.url}/".startswith(f"{_url(_root(location))}/")
 
 
 def _refusal(
@@ -187,6 +197,10 @@ def vector_paths(vector: DeletionVector) -> Iterator[str]:
     with suppress(CodecError):
         if (path := vector_path(vector)) is not None:
             yield path
+
+
+def _url(root: _Root) -> str:
+    return f"{root.scheme}://{root.authority}/{log_path('/'.join(root.parts))}"
 
 
 @lru_cache(maxsize=256)

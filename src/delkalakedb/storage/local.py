@@ -105,7 +105,7 @@ class LocalStore(Store):
 
     def behind_links(self, paths: Iterable[str]) -> Iterator[str]:
         """Where files below the folder are that are reached by links; listed once."""
-        if not any(file.is_link for file in self.list_own()):
+        if not _has_link(self._folder):
             return
         root = os.path.realpath(self._root)
         for path in paths:
@@ -183,6 +183,16 @@ def _unlink_below(root: Path, path: str) -> bool:
     finally:
         os.close(here)
     return True
+
+
+def _has_link(folder: str) -> bool:
+    with suppress(*_GONE), os.scandir(folder) as entries:
+        return any(
+            entry.is_symlink()
+            or (entry.is_dir(follow_symlinks=False) and _has_link(entry.path))
+            for entry in entries
+        )
+    return False
 
 
 def _meta(path: str, found: os.stat_result) -> ObjectMeta:

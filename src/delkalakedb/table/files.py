@@ -104,8 +104,9 @@ def resolve_readable(path: str, location: str) -> Inside | Outside:
     place = resolve_path(path, location)
     if isinstance(place, Outside) and not place.absolute:
         raise DeltaError(
-            f"{location}: the log's path {path} leads out of the table's location, so "
-            "the file isn't read; overwrite the table, or restore a version without it"
+            f"{location}: the log's path {path} doesn't lead to a file below the "
+            "table's location, so nothing is read; overwrite the table, or restore a "
+            "version without the path"
         )
     return place
 

@@ -30,7 +30,7 @@ from delkalakedb.model.actions import (
     known,
 )
 from delkalakedb.model.codec import decode_commit, encode_commit
-from delkalakedb.model.paths import key_inside, log_path
+from delkalakedb.model.paths import check_inside, key_inside, log_path
 from delkalakedb.model.predicate import Predicate
 from delkalakedb.model.vectors import renamed_vector, vector_path
 from delkalakedb.storage.segment import commit_path
@@ -84,6 +84,7 @@ def run(
         files.bring(dict(chain.from_iterable(g.files for g in guests)), folder)
         result = operation.run(deltalake.DeltaTable(folder)._table)
         commits = _commits(folder, snapshot.version + 1)
+        _check_new(commits, table.location)
         new_paths = _new_paths(commits, folder)
         files.take(new_paths, folder)
     commits = _named_as_before(commits, guests)
@@ -105,6 +106,7 @@ def run_new(
     ):
         result = operation.run(str(folder))
         commits = _commits(folder, 0)
+        _check_new(commits, location)
         new_paths = _new_paths(commits, folder)
         files.take(new_paths, folder)
     adapted = _adapted(commits, operation, location)
@@ -200,6 +202,13 @@ def _commits(folder: Path, version: int) -> list[list[Action]]:
         commits.append(list(decode_commit(entry.read_bytes())))
         version += 1
     return commits
+
+
+def _check_new(commits: Iterable[Iterable[Action]], location: str) -> None:
+    """Refuse files that a caller named, if they are outside the table's location."""
+    for actions in commits:
+        new = (action for action in actions if isinstance(action, Add | Cdc))
+        check_inside(new, location, hint="copy the file to the location")
 
 
 def _new_paths(commits: Iterable[Iterable[Action]], folder: Path) -> list[str]:
