@@ -43,7 +43,6 @@ ODD_PATH = r"%|^/|(?:^|/)\.{0,2}(?:/|$)|:/|:$|\x00"
 """A pattern, for RE2 as well, of each path that may not be its file's literal path."""
 
 _MAX_NAME_BYTES = 255
-_ODD = re.compile(ODD_PATH.removeprefix("%|"))
 _ABSOLUTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(?=/|$)")
 _ALIASES = {"s3a": "s3", "s3n": "s3"}
 _NO_NAMES = frozenset({"", ".", ".."})
@@ -94,7 +93,7 @@ def resolve_path(path: str, location: str) -> Inside | Outside:
         location: the table's, as a URL or as a local path.
     """
     text = unquote(path, errors="surrogateescape") if "%" in path else path
-    if not _ODD.search(text):
+    if _is_plain(text):
         return Inside(text)
     root = _root(location)
     scheme, authority, absolute = root.scheme, root.authority, text.startswith("/")
@@ -111,6 +110,18 @@ def resolve_path(path: str, location: str) -> Inside | Outside:
     if ours and len(parts) > depth and "\0" not in text:
         return Inside("/".join(parts[depth:]))
     return Outside(_url(_Root(scheme, authority, parts)), absolute)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a decoded path is surely its file's; a pattern takes three times as long."""
+    return (
+        text[:1] not in "/."
+        and "/." not in text
+        and "//" not in text
+        and ":/" not in text
+        and "\0" not in text
+        and text[-1] not in "/:"
+    )
 
 
 def key_inside(path: str, location: str) -> str | None:
