@@ -159,7 +159,7 @@ def folders_of(table: deltalake.DeltaTable) -> set[str]:
     return {path.rpartition("/")[0] for path in paths}
 
 
-@pytest.mark.parametrize("name", ["p q", "_p q", "p%q", "p/q", "p=q", "ü#?", "a'b"])
+@pytest.mark.parametrize("name", ["_p q", "p/q", "ü%?"])
 def test_folder_of_a_partition_is_called_as_delta_rs_calls_it(
     catalog_uri: str, tmp_path: Path, name: str
 ) -> None:

@@ -113,7 +113,7 @@ def resolve_path(path: str, location: str) -> Inside | Outside:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a decoded path is surely its file's; a pattern takes three times as long."""
+    """Whether a decoded path is surely its file's; a pattern takes thrice as long."""
     return (
         text[:1] not in "/."
         and "/." not in text
