@@ -18,8 +18,6 @@ from faults import FaultStore
 from mirrored import (
     CHECKPOINT,
     LAST,
-    VECTOR,
-    VECTOR_FILE,
     copied,
     file,
     fill,
@@ -30,7 +28,6 @@ from delkalakedb.errors import StorageError, TableNotFoundError
 from delkalakedb.mirror.checkpoint import write_checkpoint
 from delkalakedb.mirror.checksum import checksum_path
 from delkalakedb.mirror.compare import compare
-from delkalakedb.mirror.datafiles import vector_path
 from delkalakedb.mirror.forms import as_written
 from delkalakedb.mirror.last_checkpoint import write_last_checkpoint
 from delkalakedb.mirror.publish import publish
@@ -255,9 +252,3 @@ def test_comparison_keeps_neither_side() -> None:
 
     assert [d.what for d in found] == ["add f3000: size"]
     assert peak_bytes < 1_500_000
-
-
-def test_name_of_a_deletion_vector_gives_its_path() -> None:
-    assert vector_path(VECTOR) == VECTOR_FILE
-    assert vector_path(VECTOR[2:]) == VECTOR_FILE[3:]
-    assert vector_path("short") is None

@@ -5,6 +5,7 @@ from base64 import b85encode
 from collections.abc import Iterator
 from itertools import groupby
 from string import ascii_lowercase, ascii_uppercase, digits
+from uuid import UUID
 from zlib import crc32
 
 import pytest
@@ -16,6 +17,7 @@ from delkalakedb.model.actions import DeletionVector
 from delkalakedb.model.vectors import (
     inline_vector,
     parse_vector,
+    renamed_vector,
     unframed,
     vector_path,
 )
@@ -154,3 +156,17 @@ def test_damaged_bytes_are_refused() -> None:
         parse_vector(data[:-1])
     with pytest.raises(CodecError, match="not a deletion vector"):
         parse_vector(b"x" * 20)
+
+
+@given(st.uuids())
+def test_renamed_vector_is_kept_in_the_file_of_its_uuid(identity: UUID) -> None:
+    renamed = renamed_vector(vector("p", "s3://b/v.bin", offset=7), identity)
+
+    assert vector_path(renamed) == f"deletion_vector_{identity}.bin"
+    assert renamed.offset == 7
+
+
+@pytest.mark.parametrize("text", ["short", "\N{SNOWMAN}" * 20, "#" * 20])
+def test_vector_without_a_uuid_has_no_file(text: str) -> None:
+    with pytest.raises(CodecError, match="names no file"):
+        vector_path(vector("u", text))

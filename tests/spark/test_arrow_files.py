@@ -7,7 +7,9 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,12 +18,13 @@ from hypothesis import strategies as st
 from lakes import Lake
 
 import delkalakedb as dk
-from delkalakedb.errors import PredicateError, ProtocolError
+from delkalakedb.errors import DeltaError, PredicateError, ProtocolError
 from delkalakedb.model.predicate import parse_predicate
 from delkalakedb.model.schema import parse_schema
 from delkalakedb.spark.arrow_files import (
     FILE_COLUMNS,
     ArrowReader,
+    DataFile,
     arrow_reader,
     data_file,
     data_files,
@@ -257,3 +260,23 @@ def test_rows_that_stay_are_those_not_in_the_vector(gone: list[int]) -> None:
     parts = [_kept(bits, at, 100) for at in range(0, 300, 100)]
 
     assert pa.concat_arrays(parts).to_pylist() == [i not in gone for i in range(300)]
+
+
+@pytest.mark.parametrize("start", ["./", ".//", "s%2F..%2F", "file:{}/", "{}/"])
+def test_file_is_read_however_the_log_spells_its_path(lake: Lake, start: str) -> None:
+    lake.create(SMALL)
+    file = lake.file({"id": [1], "City Name": ["a"]}, "f.parquet")
+    path = start.format(quote(lake.location)) + file.path
+    lake.commit(msgspec.structs.replace(file, path=path))
+
+    assert read(lake, SMALL).to_pylist() == [{"id": 1, "City Name": "a"}]
+
+
+@pytest.mark.parametrize("path", ["../f.parquet", "..%2Ff.parquet", "%2e./f.parquet"])
+def test_file_by_a_path_that_leads_out_is_not_read(lake: Lake, path: str) -> None:
+    lake.create(SMALL)
+    snapshot = lake.catalog.snapshot(lake.name)
+    reader = arrow_reader(snapshot, SMALL, None)
+
+    with pytest.raises(DeltaError, match="doesn't lead to a file below"):
+        list(reader.read([DataFile(path, "{}", 1)]))

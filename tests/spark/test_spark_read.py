@@ -404,6 +404,37 @@ def test_absolute_and_encoded_paths_are_read_and_named_as_in_the_log(
     assert tagged.count() == num_records(lake, lake.version)
 
 
+def test_roundabout_paths_are_read_and_none_leads_out_of_the_location(
+    spark: SparkSession, lake: Lake
+) -> None:
+    lake.create(SMALL)
+    near = quote(lake.location)
+    starts = ("./", ".//", "s/../", f"{near}/", f"file:{near}/", f"file://{near}/")
+    names = [f"{n}.parquet" for n in range(len(starts))]
+    paths = [*map("".join, zip(starts, names, strict=True)), "%5Fx.parquet"]
+    files = [
+        msgspec.structs.replace(lake.file({"id": [n], "p": [""]}, name), path=path)
+        for n, (name, path) in enumerate(
+            zip([*names, "_x.parquet"], paths, strict=True)
+        )
+    ]
+    lake.commit(*files)
+    snapshot = lake.catalog.snapshot(lake.name)
+    listed = snapshot.files(columns=LIST_COLUMNS).read_all()
+
+    tagged = frame(spark, snapshot, listed, tagged=True).collect()
+
+    assert {row[FILE_COLUMN]: row.id for row in tagged} == {
+        file.path: number for number, file in enumerate(files)
+    }
+    for path in ("../x", "s/../../x"):
+        column = pa.chunked_array([pa.repeat(path, listed.num_rows)])
+        at = listed.schema.get_field_index("path")
+        hostile = listed.set_column(at, "path", column)
+        with pytest.raises(DeltaError, match="doesn't lead to a file below"):
+            frame(spark, snapshot, hostile)
+
+
 @pytest.mark.parametrize("partitions", [[], ["p"]])
 def test_tagged_rows_name_their_files(
     spark: SparkSession, lake: Lake, partitions: list[str]

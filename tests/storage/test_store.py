@@ -363,3 +363,54 @@ def test_unwritable_place_is_a_storage_error_naming_it(tmp_path):
     with pytest.raises(StorageError, match="file/below") as caught:
         store.put_new("file/below", b"x")
     assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_links_are_listed_and_deleted_as_such(tmp_path):
+    others, place = tmp_path / "others", tmp_path / "place"
+    (others / "deep").mkdir(parents=True)
+    (others / "deep" / "file").write_bytes(b"theirs")
+    (place / "sub").mkdir(parents=True)
+    (place / "sub" / "own").write_bytes(b"ours")
+    (place / "folder").symlink_to(others)
+    (place / "sub" / "file").symlink_to(others / "deep" / "file")
+    store = open_store(str(place))
+
+    listed = {found.path: found.is_link for found in store.list_own()}
+    assert listed == {"folder": True, "sub/file": True, "sub/own": False}
+    assert store.delete_own(["folder/deep/file", "sub", "none/x", "sub/own/x"]) == [
+        "folder/deep/file"
+    ]
+    assert store.delete_own(listed) == []
+    store.delete_remains()
+
+    assert not place.exists()
+    assert (others / "deep" / "file").read_bytes() == b"theirs"
+
+
+def test_link_that_takes_a_folders_place_is_not_followed(tmp_path):
+    others, place = tmp_path / "others", tmp_path / "place"
+    for folder in (others, place / "sub"):
+        (folder / "empty").mkdir(parents=True)
+        (folder / "file").write_bytes(b"x")
+    store = open_store(str(place))
+    paths = [found.path for found in store.list_own()]
+    (place / "sub").rename(tmp_path / "away")
+    (place / "sub").symlink_to(others)
+
+    assert store.delete_own(paths) == ["sub/file"]
+    store.delete_remains()
+
+    assert (others / "file").exists()
+    assert (others / "empty").exists()
+
+
+def test_location_may_be_a_link_itself(tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(place)
+    store = open_store(str(tmp_path / "link"))
+
+    assert [found.path for found in store.list_own()] == ["file"]
+    assert store.delete_own(["file"]) == []
+    assert list(place.iterdir()) == []

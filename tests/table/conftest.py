@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-sys.path += [str(TESTS / part) for part in ("catalog", "mirror", "storage")]
+sys.path += [str(TESTS / part) for part in ("catalog", "cli", "mirror", "storage")]

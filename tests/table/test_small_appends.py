@@ -153,6 +153,60 @@ def test_partition_value_too_long_for_a_folder_is_written(
         assert parts == {1: "y" * 300, 2: None, 3: None}
 
 
+def folders_of(table: deltalake.DeltaTable) -> set[str]:
+    """The folders of a table's files, as the log has them."""
+    paths = pa.table(table.get_add_actions())["path"].to_pylist()
+    return {path.rpartition("/")[0] for path in paths}
+
+
+@pytest.mark.parametrize("name", ["_p q", "p/q", "ü%?"])
+def test_folder_of_a_partition_is_called_as_delta_rs_calls_it(
+    catalog_uri: str, tmp_path: Path, name: str
+) -> None:
+    twins = Twins(catalog_uri, tmp_path)
+    data = pa.table({"id": [1, 2, 3], name: ["a b", "ü/%", None]})
+    twins.write(data, partition_by=[name])
+    twins.write(data, mode="append")
+    assert wrote_itself(twins.ours)
+    assert folders_of(twins.ours) == folders_of(twins.plain)
+    assert len(folders_of(twins.ours)) == 3
+
+    twins.do(lambda table: table.delete())
+    at_once = {"retention_hours": 0, "enforce_retention_duration": False}
+    twins.ours.vacuum(dry_run=False, **at_once)
+
+    folder = Path(twins.ours.table_uri.removeprefix("file://"))
+    assert not [*folder.rglob("*.parquet")]
+
+
+def test_partition_column_that_would_lead_out_of_the_location_stays_inside(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    location = tmp_path / "lake" / "t"
+    uri = format_uri(parse_uri(catalog_uri).with_table("t"))
+    data = pa.table({"id": [1], "../../x": ["a"]})
+    with dk.connect(catalog_uri) as catalog:
+        catalog.create_table(
+            "t", data.schema, partition_by="../../x", location=str(location)
+        )
+    dk.write_deltalake(uri, data, mode="append")
+    assert rows(dk.DeltaTable(uri)) == ["{'id': 1, '../../x': 'a'}"]
+    assert [path.name for path in location.parent.iterdir()] == ["t"]
+    assert len([*location.rglob("*.parquet")]) == 1
+
+
+def test_text_that_stands_for_null_in_folders_is_what_delta_rs_makes_of_it(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    twins = Twins(catalog_uri, tmp_path)
+    null = "__HIVE_DEFAULT_PARTITION__"
+    data = pa.table({"id": [1, 2, 3], "p": [null, None, "x"]})
+    twins.write(data.slice(2), partition_by=["p"])
+    twins.write(data, mode="append")
+    assert rows(twins.ours)[0] == "{'id': 1, 'p': None}"
+    twins.write(data.slice(0, 1), mode="append")
+
+
 # --- what is left to delta-rs ---------------------------------------------------------
 
 

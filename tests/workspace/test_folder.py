@@ -42,6 +42,16 @@ def test_folder_of_a_dead_owner_is_removed(tmp_path: Path) -> None:
     assert target.exists()
 
 
+def test_nothing_is_removed_behind_a_link(tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    (others / "theirs").mkdir(parents=True)
+    work = tmp_path / "work"
+    work.symlink_to(others)
+    with private_folder(work):
+        pass
+    assert [path.name for path in others.iterdir()] == ["theirs"]
+
+
 def test_workspace_of_a_remote_table_is_its_owners_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ from delkalakedb.model.actions import (
     dv_id,
     known,
 )
+from delkalakedb.model.paths import check_inside
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.protocol import check_actions
 from delkalakedb.model.replay import FileKey
@@ -88,18 +89,21 @@ def hold_mirror(catalog: Catalog, name: str) -> Iterator[Lease]:
         outbox.release(lease)
 
 
-def adopt_entry(catalog: Catalog, lease: Lease, entry: Entry) -> None:
+def adopt_entry(
+    catalog: Catalog, lease: Lease, entry: Entry, *, outside_files: bool = False
+) -> None:
     """Make the entry the next version, and published."""
     actor = Actor(catalog.backend.db_user(), None, None, CLIENT)
     limit = catalog.settings.stats.indexed_columns
     with catalog.backend.writing() as session:
         head, published = _lock(catalog, session, lease.mirror.name)
         _check_next(head, published, entry)
-        _check_protocol(head, entry)
+        live, hashes = _live_files(session, head, entry.actions)
+        _check_protocol(head, entry, live, outside_files)
         key = {"table_id": head.table_id, "version": entry.version}
         if not session.query("mark_adopted", key | {"fence": lease.fence}):
             raise MirrorError(f"{head.name}: it took too long; adopt again")
-        session.apply(_writes(session, head, entry, actor, limit))
+        session.apply(_writes(head, entry, live, hashes, actor, limit))
 
 
 def _lock(catalog: Catalog, session: Session, name: str) -> tuple[Head, int]:
@@ -128,12 +132,14 @@ def _check_next(head: Head, published: int, entry: Entry) -> None:
         )
 
 
-def _check_protocol(head: Head, entry: Entry) -> None:
+def _check_protocol(head: Head, entry: Entry, live: _Live, outside_files: bool) -> None:
     # Where it brings a protocol that one counts, not how it came about: features may
     # have been dropped by the rules, and delta-rs forgets those that it implied.
     brings_protocol = any(isinstance(action, Protocol) for action in entry.actions)
     before = None if brings_protocol else head.protocol
+    had = {*live, *(file.dv_id for files in live.values() for file in files)}
     try:
+        check_inside(entry.actions, head.location, had=had, outside_files=outside_files)
         check_actions(entry.actions, before, head.metadata, entry.version)
     except ProtocolError as error:
         raise ProtocolError(
@@ -142,9 +148,13 @@ def _check_protocol(head: Head, entry: Entry) -> None:
 
 
 def _writes(
-    session: Session, previous: Head, entry: Entry, actor: Actor, limit: int
+    previous: Head,
+    entry: Entry,
+    live: _Live,
+    hashes: Mapping[str, int],
+    actor: Actor,
+    limit: int,
 ) -> list[Write]:
-    live, hashes = _live_files(session, previous, entry.actions)
     files = {(path, file.dv_id) for path, found in live.items() for file in found}
     unknown = [a for a in entry.actions if _is_unknown(a, files)]
     actions = ByKind(a for a in entry.actions if not _is_unknown(a, files))

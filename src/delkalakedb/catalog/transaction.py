@@ -42,6 +42,7 @@ from delkalakedb.errors import (
 )
 from delkalakedb.model.actions import (
     Add,
+    Cdc,
     CommitInfo,
     DomainMetadata,
     Metadata,
@@ -57,6 +58,7 @@ from delkalakedb.model.conflicts import (
     Winner,
     check_liveness,
 )
+from delkalakedb.model.paths import check_inside
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.protocol import check_actions
 from delkalakedb.model.rebase import (
@@ -463,8 +465,12 @@ def _check_actions(staged: Staged, head: Head | None = None) -> None:
     protocol, metadata, version = None, None, 0
     if head is not None:
         protocol, metadata, version = head.protocol, head.metadata, head.version + 1
+    # A remove must hit a live file, and opens none.
+    new = (action for action in staged.actions if isinstance(action, Add | Cdc))
+    location = head.location if head else str(staged.location)
     try:
         check_actions(staged.actions, protocol, metadata, version)
+        check_inside(new, location, outside_files=True)
     except ProtocolError as error:
         raise ProtocolError(f"{staged.table}: {error}") from error
 

@@ -4,13 +4,21 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from delkalakedb.cli.app import App, command, pass_app
 from delkalakedb.cli.failures import FAILED, FOUND
-from delkalakedb.cli.options import DURATION, PAIR, TABLE, dry_run_option, yes_option
+from delkalakedb.cli.options import (
+    DURATION,
+    PAIR,
+    TABLE,
+    dry_run_option,
+    outside_files_option,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog
@@ -73,6 +81,7 @@ def storage_options(command: _F) -> _F:
 @click.option(
     "--deep", is_flag=True, help="Verify every version, and look for the data files."
 )
+@outside_files_option
 @storage_options
 @dry_run_option
 @pass_app
@@ -84,6 +93,7 @@ def import_(
     prefix: str,
     no_history: bool,
     deep: bool,
+    outside_files: bool,
     storage_options: dict[str, str] | None,
     dry_run: bool,
 ) -> None:
@@ -108,8 +118,9 @@ def import_(
         if dry_run:
             done = [preview(catalog, p, history=not no_history) for p in places]
         else:
+            options = {"history": not no_history, "outside_files": outside_files}
             done = [
-                _imported(app, catalog, place, not no_history, deep) for place in places
+                _imported(app, catalog, place, deep=deep, **options) for place in places
             ]
     _show_imported(app, done)
 
@@ -138,13 +149,13 @@ def _places(
 
 
 def _imported(
-    app: App, catalog: "Catalog", place: "Place", history: bool, deep: bool
+    app: App, catalog: "Catalog", place: "Place", **options: bool
 ) -> "Outcome":
     from delkalakedb.migrate.trees import import_place
 
     with app.progress(place.name) as advance:
         tell = _telling(advance)
-        done = import_place(catalog, place, history=history, deep=deep, progress=tell)
+        done = import_place(catalog, place, progress=tell, **options)
     if done.newer:
         app.say(
             f"{done.name}: others still write to it, version {max(done.newer)} just "
@@ -224,6 +235,7 @@ def convert(
 @click.option("--name", help="What a new table is called; its folder's by default.")
 @click.option("--cut-over", is_flag=True, help="Take it over: from now on we decide.")
 @click.option("--watch", type=DURATION, help="Again and again, with such a pause.")
+@outside_files_option
 @storage_options
 @yes_option
 @pass_app
@@ -233,6 +245,7 @@ def sync(
     name: str | None,
     cut_over: bool,
     watch: timedelta | None,
+    outside_files: bool,
     storage_options: dict[str, str] | None,
     yes: bool,
 ) -> None:
@@ -246,19 +259,22 @@ def sync(
 
     if cut_over and watch:
         raise click.UsageError("--watch ends where --cut-over begins")
+    take = partial(
+        cut_over_in if cut_over else sync_in,
+        storage_options=storage_options,
+        outside_files=outside_files,
+    )
     with app.connect(create=not cut_over) as catalog:
-        name = _followed(app, catalog, table, name, storage_options)
+        name = _followed(app, catalog, table, name, storage_options, outside_files)
         if cut_over:
             hold = catalog.log(name).head().hold
             question = f"{name} is {hold}. Have its other writers stopped for good?"
             app.confirm(question, yes=yes)
-            done = cut_over_in(catalog, name, storage_options=storage_options)
-        else:
-            done = sync_in(catalog, name, storage_options)
+        done = take(catalog, name)
         while watch is not None:
             _tell_synced(app, done)
             time.sleep(watch.total_seconds())
-            done = sync_in(catalog, name, storage_options)
+            done = take(catalog, name)
     app.output.record(done.to_dict(), _SYNCED)
 
 
@@ -268,6 +284,7 @@ def _followed(
     given: str,
     name: str | None,
     options: dict[str, str] | None,
+    outside_files: bool,
 ) -> str:
     """The table's name; what the catalog doesn't have is brought in first."""
     from delkalakedb.catalog.staging import find_table_at
@@ -282,7 +299,8 @@ def _followed(
         return found
     name = name or name_of(given)
     with app.progress(name) as advance:
-        follow_into(catalog, name, store, progress=_telling(advance))
+        tell = _telling(advance)
+        follow_into(catalog, name, store, outside_files=outside_files, progress=tell)
     return name
 
 

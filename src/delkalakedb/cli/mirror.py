@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,12 @@ import click
 from delkalakedb.cli.app import App, Group, pass_app
 from delkalakedb.cli.failures import FOUND
 from delkalakedb.cli.operate import each_table, named, tables_arguments
-from delkalakedb.cli.options import TABLE, dry_run_option, yes_option
+from delkalakedb.cli.options import (
+    TABLE,
+    dry_run_option,
+    outside_files_option,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from delkalakedb.mirror import MirrorStatus
@@ -142,6 +148,7 @@ def retry(app: App, tables: tuple[str, ...], all_tables: bool) -> None:
     is_flag=True,
     help="Take them out of the log instead; a copy stays in _delta_log/_discarded.",
 )
+@outside_files_option
 @dry_run_option
 @yes_option
 @pass_app
@@ -150,6 +157,7 @@ def adopt(
     tables: tuple[str, ...],
     all_tables: bool,
     discard: bool,
+    outside_files: bool,
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -160,7 +168,8 @@ def adopt(
     from delkalakedb.mirror import foreign
     from delkalakedb.storage import open_store
 
-    settle = foreign.discard if discard else foreign.adopt
+    taking = partial(foreign.adopt, outside_files=outside_files)
+    settle = foreign.discard if discard else taking
     done = "discarded" if discard else "adopted"
 
     def find(name: str) -> tuple[str, list[dict[str, Any]]]:

@@ -21,6 +21,7 @@ __all__ = [
     "TIME",
     "at_options",
     "dry_run_option",
+    "outside_files_option",
     "where_option",
     "yes_option",
 ]
@@ -138,6 +139,15 @@ def where_option(text: str) -> Callable[[_F], _F]:
 def yes_option(command: _F) -> _F:
     """`--yes`."""
     return click.option("--yes", "-y", is_flag=True, help="Don't ask.")(command)
+
+
+def outside_files_option(command: _F) -> _F:
+    """`--outside-files`."""
+    text = (
+        "Take a shallow clone: absolute paths may name files of another location, "
+        "which are read and never deleted."
+    )
+    return click.option("--outside-files", is_flag=True, help=text)(command)
 
 
 def dry_run_option(command: _F) -> _F:

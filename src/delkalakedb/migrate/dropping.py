@@ -70,7 +70,8 @@ def drop_table(
     Args:
         catalog: where the table is.
         name: the table.
-        with_data: delete all that lies below its location, too.
+        with_data: delete all that lies below its location, too; symbolic links go,
+            and what is behind them stays.
         force: forget it even if versions of it can't be published.
         storage_options: of its object store.
         progress: called with the number of files deleted so far, and of all.
@@ -113,8 +114,8 @@ def list_objects(
 
 
 def _listed(location: str, options: _Options) -> list[ObjectMeta]:
-    found = open_store(location, options).list()
-    return sorted(found, key=lambda file: not file.path.startswith(f"{LOG}/"))
+    found = open_store(location, options).list_own()
+    return sorted(found, key=lambda file: not f"{file.path}/".startswith(f"{LOG}/"))
 
 
 def _is_below(location: str, above: str) -> bool:
@@ -172,6 +173,6 @@ def _delete(
 ) -> None:
     for start in range(0, len(files), _AT_ONCE):
         part = files[start : start + _AT_ONCE]
-        store.delete_many(file.path for file in part)
+        store.delete_own(file.path for file in part)
         progress(start + len(part), len(files))
     store.delete_remains()

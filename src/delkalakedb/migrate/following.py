@@ -67,6 +67,7 @@ def follow(
     *,
     storage_options: Mapping[str, str] | None = None,
     history: bool = True,
+    outside_files: bool = False,
     progress: Tell | None = None,
 ) -> Imported:
     """Bring a table into a catalog, read-only there, while others go on writing it.
@@ -76,13 +77,22 @@ def follow(
         uri: the URI that it will have, with the table's name.
         storage_options: of the table's object store, as deltalake takes them.
         history: as far back as the log goes; without it from the newest checkpoint.
+        outside_files: take in a shallow clone, whose log names files of another
+            location by absolute paths; they are read, and never deleted.
         progress: called after each part that is in the catalog.
     """
     parsed = parse_uri(uri) if isinstance(uri, str) else uri
     store = open_store(location, storage_options)
     name = require_table(parsed)
     with connect(parsed) as catalog:
-        return follow_into(catalog, name, store, history=history, progress=progress)
+        return follow_into(
+            catalog,
+            name,
+            store,
+            history=history,
+            outside_files=outside_files,
+            progress=progress,
+        )
 
 
 def follow_into(
@@ -91,36 +101,54 @@ def follow_into(
     store: Store,
     *,
     history: bool = True,
+    outside_files: bool = False,
     progress: Tell | None = None,
 ) -> Imported:
     """The same for an open catalog and the store at the table's location."""
     if find_table_at(catalog, store.url) == name:
         _held(catalog, name)
     return import_into(
-        catalog, name, store, history=history, progress=progress, hold=FOLLOWING
+        catalog,
+        name,
+        store,
+        history=history,
+        outside_files=outside_files,
+        progress=progress,
+        hold=FOLLOWING,
     )
 
 
-def sync(uri: str | Uri, *, storage_options: Mapping[str, str] | None = None) -> Synced:
+def sync(
+    uri: str | Uri,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    outside_files: bool = False,
+) -> Synced:
     """Take in what others wrote to a followed table since.
 
     Args:
         uri: the URI of the table.
         storage_options: of the table's object store, as deltalake takes them.
+        outside_files: take in a shallow clone, whose log names files of another
+            location by absolute paths; they are read, and never deleted.
     """
     parsed = parse_uri(uri) if isinstance(uri, str) else uri
     name = require_table(parsed)
     with connect(parsed) as catalog:
-        return sync_in(catalog, name, storage_options)
+        return sync_in(catalog, name, storage_options, outside_files=outside_files)
 
 
 def sync_in(
-    catalog: Catalog, name: str, storage_options: Mapping[str, str] | None = None
+    catalog: Catalog,
+    name: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    outside_files: bool = False,
 ) -> Synced:
     """The same for an open catalog."""
     _held(catalog, name)
     store = open_store(catalog.table(name).location, storage_options)
-    return _caught_up(catalog, name, store)
+    return _caught_up(catalog, name, store, outside_files)
 
 
 def cut_over(
@@ -128,6 +156,7 @@ def cut_over(
     *,
     deep: bool = False,
     storage_options: Mapping[str, str] | None = None,
+    outside_files: bool = False,
 ) -> Synced:
     """Take over a table that others wrote so far; from now on the catalog decides.
 
@@ -138,11 +167,19 @@ def cut_over(
         uri: the URI of the table.
         deep: verify every version and the data files, not only the latest state.
         storage_options: of the table's object store, as deltalake takes them.
+        outside_files: take in a shallow clone, whose log names files of another
+            location by absolute paths; they are read, and never deleted.
     """
     parsed = parse_uri(uri) if isinstance(uri, str) else uri
     name = require_table(parsed)
     with connect(parsed) as catalog:
-        return cut_over_in(catalog, name, deep=deep, storage_options=storage_options)
+        return cut_over_in(
+            catalog,
+            name,
+            deep=deep,
+            storage_options=storage_options,
+            outside_files=outside_files,
+        )
 
 
 def cut_over_in(
@@ -151,13 +188,14 @@ def cut_over_in(
     *,
     deep: bool = False,
     storage_options: Mapping[str, str] | None = None,
+    outside_files: bool = False,
 ) -> Synced:
     """The same for an open catalog."""
     hold = _held(catalog, name)
     store = open_store(catalog.table(name).location, storage_options)
     versions = 0
     for _ in range(_ATTEMPTS):
-        synced = _caught_up(catalog, name, store)
+        synced = _caught_up(catalog, name, store, outside_files)
         versions += synced.versions
         report = verify(catalog, name, store, deep=deep)
         if report.ok and set_hold(catalog, name, None, before=hold):
@@ -177,8 +215,10 @@ def _held(catalog: Catalog, name: str) -> str:
     return hold
 
 
-def _caught_up(catalog: Catalog, name: str, store: Store) -> Synced:
-    versions = len(adopt(catalog, name, store))
+def _caught_up(
+    catalog: Catalog, name: str, store: Store, outside_files: bool
+) -> Synced:
+    versions = len(adopt(catalog, name, store, outside_files=outside_files))
     return _synced(catalog, name, store, versions)
 
 

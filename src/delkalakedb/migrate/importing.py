@@ -86,6 +86,7 @@ def import_table(
     storage_options: Mapping[str, str] | None = None,
     history: bool = True,
     deep: bool = False,
+    outside_files: bool = False,
     progress: Tell | None = None,
 ) -> Imported:
     """Bring a Delta table into a catalog, or bring in what was written to it since.
@@ -98,6 +99,8 @@ def import_table(
         storage_options: of the table's object store, as deltalake takes them.
         history: as far back as the log goes; without it from the newest checkpoint.
         deep: verify every version and the data files, not only the latest state.
+        outside_files: take in a shallow clone, whose log names files of another
+            location by absolute paths; they are read, and never deleted.
         progress: called after each part that is in the catalog.
     """
     parsed = parse_uri(uri) if isinstance(uri, str) else uri
@@ -105,7 +108,13 @@ def import_table(
     store = open_store(location, storage_options)
     with connect(parsed) as catalog:
         return import_into(
-            catalog, name, store, history=history, deep=deep, progress=progress
+            catalog,
+            name,
+            store,
+            history=history,
+            deep=deep,
+            outside_files=outside_files,
+            progress=progress,
         )
 
 
@@ -116,6 +125,7 @@ def import_into(
     *,
     history: bool = True,
     deep: bool = False,
+    outside_files: bool = False,
     progress: Tell | None = None,
     hold: str | None = None,
     reading: Reading = _HERE,
@@ -130,9 +140,9 @@ def import_into(
     versions, replay = 0, None
     if found is None:
         tell = progress or _say_nothing
-        given = (history, tell, hold, reading)
+        given = (history, outside_files, tell, hold, reading)
         versions, replay = _stage(catalog, name, store, *given)
-    adopted = len(adopt(catalog, name, store))
+    adopted = len(adopt(catalog, name, store, outside_files=outside_files))
     report = verify(
         catalog,
         name,
@@ -150,6 +160,7 @@ def _stage(
     name: str,
     store: Store,
     history: bool,
+    outside_files: bool,
     progress: Tell,
     hold: str | None,
     reading: Reading,
@@ -157,12 +168,14 @@ def _stage(
     """Stage the whole log and show it; how many versions, and what they came to."""
     log = list_log(store)
     source = choose_source(log, history=history)
-    staged = StagedTable(catalog, name, store.url, source.key)
+    # What was staged with outside files isn't gone on with by an import without.
+    key = f"{source.key}+outside" if outside_files else source.key
+    staged = StagedTable(catalog, name, store.url, key)
 
     def tell(head: Head) -> None:
         progress(ImportProgress(head.version, log.latest, head.num_files))
 
-    loader = Loader(catalog, staged, store, tell, reading)
+    loader = Loader(catalog, staged, store, tell, reading, outside_files=outside_files)
     try:
         loader.load_base(source, log)
         while staged.head is None or staged.head.version < log.latest:

@@ -5,13 +5,14 @@ head that the last left: within a checkpoint by counting its rows, after it by v
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.adopt import Entry, indexed
-from delkalakedb.catalog.base import batch_writes
+from delkalakedb.catalog.base import adds_of, batch_writes
 from delkalakedb.catalog.commit import Actor
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.history import base_writes, history_writes, state_rows
@@ -20,6 +21,7 @@ from delkalakedb.catalog.staging import StagedTable
 from delkalakedb.errors import DeltaError, ProtocolError
 from delkalakedb.migrate.source import Source, read_entries
 from delkalakedb.model.actions import Action, Add, Metadata, Protocol, Remove, dv_id
+from delkalakedb.model.paths import ODD_PATH, check_inside
 from delkalakedb.model.protocol import check_actions, check_readable
 from delkalakedb.model.replay import FileKey, Replay
 from delkalakedb.storage import ObjectMeta, Store
@@ -47,11 +49,14 @@ class Loader:
         store: Store,
         tell: Callable[[Head], None],
         reading: Reading,
+        *,
+        outside_files: bool = False,
     ) -> None:
         self._staged = staged
         self._store = store
         self._tell = tell
         self._reading = reading
+        self._outside_files = outside_files
         self._actor = Actor(catalog.backend.db_user(), None, None, CLIENT)
         self._limit = catalog.settings.stats.indexed_columns
         # What the commits come to, where they are all there is and all read here.
@@ -117,6 +122,7 @@ class Loader:
             self._staged.write(session, head, state_rows(head, state))
 
     def _write_files(self, part: Part) -> None:
+        self._check_places(_odd_adds(part))
         before = self._head
         write = batch_writes if isinstance(part, pa.RecordBatch) else base_writes
         with self._staged.writing() as session:
@@ -166,7 +172,12 @@ class Loader:
             self._staged.write(session, head, writes)
         self._tell(head)
 
+    def _check_places(self, actions: Iterable[Action]) -> None:
+        location, taken = self._store.url, self._outside_files
+        check_inside(actions, location, outside_files=taken)
+
     def _check_entry(self, entry: Entry) -> None:
+        self._check_places(entry.actions)
         state = [a for a in entry.actions if isinstance(a, Protocol | Metadata)]
         for kind, count in Counter(map(type, state)).items():
             if count > 1:
@@ -177,6 +188,14 @@ class Loader:
         for action in state:
             if isinstance(action, Protocol):
                 check_readable(action)
+
+
+def _odd_adds(part: Part) -> Sequence[Action]:
+    """The actions of a part of a checkpoint whose paths have to be looked at."""
+    if not isinstance(part, pa.RecordBatch):
+        return part
+    odd = pc.match_substring_regex(part["path"], ODD_PATH)
+    return adds_of(part.filter(pc.or_(odd, part["deletionVector"].is_valid())))
 
 
 def _key(action: Add | Remove) -> FileKey:

@@ -133,6 +133,7 @@ def import_place(
     *,
     history: bool = True,
     deep: bool = False,
+    outside_files: bool = False,
     progress: Callable[[ImportProgress], None] | None = None,
 ) -> Outcome:
     """Import a table; that it is refused is an outcome, too."""
@@ -144,6 +145,7 @@ def import_place(
             place.store,
             history=history,
             deep=deep,
+            outside_files=outside_files,
             progress=progress,
         )
     except CatalogError:

@@ -4,58 +4,38 @@ The store is listed once and nothing is asked file by file. Of each file only a 
 kept.
 """
 
-from base64 import b85decode
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
-from string import ascii_lowercase, ascii_uppercase, digits
-from urllib.parse import unquote, urlsplit
-from uuid import UUID
 
-from delkalakedb.model.actions import Add, known
+from delkalakedb.model.actions import Add
+from delkalakedb.model.paths import key_inside, log_paths
 from delkalakedb.storage import Store
 
-__all__ = ["absent_files", "vector_path"]
-
-_UUID_LENGTH = 20
-_Z85 = f"{digits}{ascii_lowercase}{ascii_uppercase}.-:+=^!/*?&<>()[]{{}}@%$#"
-_B85 = f"{digits}{ascii_uppercase}{ascii_lowercase}!#$%&()*+-;<=>?@^_`{{|}}~"
-_TO_B85 = str.maketrans(_Z85, _B85)
+__all__ = ["absent_files"]
 
 
 def absent_files(
     adds: Callable[[], Iterable[Add]], store: Store
 ) -> Iterator[tuple[str, int | None]]:
     """The files that aren't as their adds say; the size is None for any size."""
-    wanted = {_hash(*file) for add in adds() for file in _files(add)}
+    wanted = {_hash(*file) for add in adds() for file in _files(add, store.url)}
     for meta in store.list() if wanted else ():
         wanted.discard(_hash(meta.path, None))
         wanted.discard(_hash(meta.path, meta.size_bytes))
     if wanted:
-        files = (file for add in adds() for file in _files(add))
+        files = (file for add in adds() for file in _files(add, store.url))
         yield from (file for file in files if _hash(*file) in wanted)
 
 
-def vector_path(name: str) -> str | None:
-    """The path of the file that holds a deletion vector of type `u`."""
-    prefix, encoded = name[:-_UUID_LENGTH], name[-_UUID_LENGTH:]
-    try:
-        uuid = UUID(bytes=b85decode(encoded.translate(_TO_B85)))
-    except ValueError:
-        return None
-    folder = f"{prefix}/" if prefix else ""
-    return f"{folder}deletion_vector_{uuid}.bin"
-
-
-def _files(add: Add) -> Iterator[tuple[str, int | None]]:
-    # Absolute paths lead out of the table's own location.
-    if not urlsplit(add.path).scheme and not add.path.startswith("/"):
-        yield unquote(add.path), add.size
-    vector = known(add.deletion_vector)
-    if vector is not None and vector.storage_type == "u":
-        path = vector_path(vector.path_or_inline_dv)
-        if path is not None:
-            yield path, None
+def _files(add: Add, location: str) -> Iterator[tuple[str, int | None]]:
+    file, *vector = log_paths(add)
+    for path, size in [(file, add.size), *((path, None) for path in vector)]:
+        # What lies outside isn't in the listing.
+        if (key := key_inside(path, location)) is not None:
+            yield key, size
 
 
 def _hash(path: str, size: int | None) -> bytes:
-    return blake2b(f"{size} {path}".encode(errors="replace"), digest_size=8).digest()
+    return blake2b(
+        f"{size} {path}".encode(errors="surrogateescape"), digest_size=8
+    ).digest()

@@ -68,11 +68,14 @@ def find_foreign(
     return tuple(_foreign(entry) for entry in found if not entry.ours)
 
 
-def adopt(catalog: Catalog, name: str, store: Store) -> tuple[int, ...]:
+def adopt(
+    catalog: Catalog, name: str, store: Store, *, outside_files: bool = False
+) -> tuple[int, ...]:
     """Make the foreign commits versions of the catalog; the versions.
 
     One transaction each: where one can't be adopted, those before it are, and calling
-    again goes on from there.
+    again goes on from there. A commit that adds files by absolute paths outside of the
+    table's location is adopted only with `outside_files`.
     """
     adopted = []
     with hold_mirror(catalog, name) as lease:
@@ -83,7 +86,8 @@ def adopt(catalog: Catalog, name: str, store: Store) -> tuple[int, ...]:
                 _mark_ours(catalog, lease, entry)
                 continue
             lease = _renewed(catalog, lease)
-            adopt_entry(catalog, lease, _decoded(name, entry))
+            decoded = _decoded(name, entry)
+            adopt_entry(catalog, lease, decoded, outside_files=outside_files)
             adopted.append(entry.version)
             _tell(name, entry.version, "adopted", logging.INFO)
         _settle(catalog, name)
@@ -121,6 +125,7 @@ def adopt_uri(
     *,
     discard: bool = False,
     storage_options: Mapping[str, str] | None = None,
+    outside_files: bool = False,
 ) -> tuple[int, ...] | tuple[str, ...]:
     """Adopt a table's foreign commits, or discard them.
 
@@ -128,6 +133,8 @@ def adopt_uri(
         uri: the URI of a table.
         discard: take them out of the log instead, and keep copies.
         storage_options: of the table's object store, as deltalake takes them.
+        outside_files: take commits of a shallow clone, which name files of another
+            location by absolute paths; they are read, and never deleted.
 
     Returns:
         The adopted versions, or the paths of the copies.
@@ -136,7 +143,9 @@ def adopt_uri(
     name = require_table(parsed)
     with connect(parsed) as catalog:
         store = open_store(catalog.table(name).location, storage_options)
-        return (_discard if discard else adopt)(catalog, name, store)
+        if discard:
+            return _discard(catalog, name, store)
+        return adopt(catalog, name, store, outside_files=outside_files)
 
 
 _discard = discard

@@ -1,31 +1,266 @@
-"""Where a new file goes, by its partition values, and what the log says of that."""
+"""Paths of a table's files: what one in the log means, and where a new file goes.
+
+`resolve_path` is the one place that says what a path in the log means. Whatever opens,
+links, lists, compares or deletes a file of a table goes by its result, never by the
+text in the log: several texts can name one file, and a text can lead anywhere.
+"""
 
 import hashlib
-from urllib.parse import quote
+import re
+from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeGuard
+from urllib.parse import quote, unquote
 
-__all__ = ["Values", "file_path", "log_path"]
+from delkalakedb.errors import CodecError, ProtocolError
+from delkalakedb.model.actions import Action, Add, Cdc, DeletionVector, Remove, known
+from delkalakedb.model.vectors import vector_path
+from delkalakedb.redaction import redact
+
+__all__ = [
+    "NULL_FOLDER",
+    "ODD_PATH",
+    "Inside",
+    "Outside",
+    "Values",
+    "check_inside",
+    "file_path",
+    "files_inside",
+    "key_inside",
+    "log_path",
+    "log_paths",
+    "resolve_path",
+    "vector_paths",
+]
 
 Values = dict[str, str | None]
 """Partition values by physical names, as the log has them."""
 
-_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+ODD_PATH = r"%|^/|(?:^|/)\.{0,2}(?:/|$)|:/|:$|\x00"
+"""A pattern, for RE2 as well, of each path that may not be its file's literal path."""
+
 _MAX_NAME_BYTES = 255
+_ABSOLUTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(?=/|$)")
+_ALIASES = {"s3a": "s3", "s3n": "s3"}
+_NO_NAMES = frozenset({"", ".", ".."})
+_CLONE = (
+    "a shallow clone, which has files of another table, is taken in with "
+    "outside_files=True (--outside-files)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A file below a table's location.
+
+    Args:
+        path: its literal path below the location, as a store takes it.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Something that isn't a file below a table's location.
+
+    Args:
+        url: the absolute URL of it.
+        absolute: whether the log names it by an absolute path, as a shallow clone names
+            the files of another table; a relative path never rightly leads out.
+    """
+
+    url: str
+    absolute: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Root:
+    scheme: str
+    authority: str
+    parts: tuple[str, ...]
+
+
+def resolve_path(path: str, location: str) -> Inside | Outside:
+    """Return where a path in a table's log leads.
+
+    Args:
+        path: the path of an add, remove, cdc or deletion vector, encoded as a URI's:
+            relative to the location, or absolute.
+        location: the table's, as a URL or as a local path.
+    """
+    text = unquote(path, errors="surrogateescape") if "%" in path else path
+    if _is_plain(text):
+        return Inside(text)
+    root = _root(location)
+    scheme, authority, absolute = root.scheme, root.authority, text.startswith("/")
+    if found := _ABSOLUTE.match(text):
+        scheme, authority = _server(found[1], found[2])
+        text, absolute = text[found.end() :], True
+    parts = _normalized(() if absolute else root.parts, text)
+    depth = len(root.parts)
+    ours = (scheme, authority, parts[:depth]) == (
+        root.scheme,
+        root.authority,
+        root.parts,
+    )
+    if ours and len(parts) > depth and "\0" not in text:
+        return Inside("/".join(parts[depth:]))
+    return Outside(_url(_Root(scheme, authority, parts)), absolute)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a decoded path is surely its file's; a pattern takes thrice as long."""
+    return (
+        text[:1] not in "/."
+        and "/." not in text
+        and "//" not in text
+        and ":/" not in text
+        and "\0" not in text
+        and text[-1] not in "/:"
+    )
+
+
+def key_inside(path: str, location: str) -> str | None:
+    """Return the literal path below the location of a path in the log, if it is one."""
+    found = resolve_path(path, location)
+    return found.path if isinstance(found, Inside) else None
+
+
+def log_paths(action: Add | Remove | Cdc) -> Iterator[str]:
+    """Yield the paths in the log of an action's file and of its vector's file."""
+    yield action.path
+    if not isinstance(action, Cdc) and (vector := known(action.deletion_vector)):
+        yield from vector_paths(vector)
+
+
+def files_inside(action: Add | Remove | Cdc, location: str) -> Iterator[str]:
+    """Yield the literal paths of an action's files that lie below the location."""
+    for path in log_paths(action):
+        if (key := key_inside(path, location)) is not None:
+            yield key
+
+
+def check_inside(
+    actions: Iterable[Action],
+    location: str,
+    *,
+    had: Container[str] = (),
+    outside_files: bool = False,
+    hint: str = _CLONE,
+) -> None:
+    """Raise ProtocolError where an action names a file outside a table's location.
+
+    Args:
+        actions: the actions of a commit, or some of them.
+        location: the table's.
+        had: paths and deletion vector ids that the table has already; an absolute path
+            among them is taken, so that the files of a shallow clone can be removed.
+        outside_files: take every absolute path, as a shallow clone has them.
+        hint: what the error says to do about an absolute path.
+
+    A path that names no file, such as `.`, is let pass: nobody can open anything by it.
+    """
+    for action in actions:
+        if isinstance(action, Add | Remove | Cdc):
+            for path in log_paths(action):
+                place = resolve_path(path, location)
+                if not _leaves(place, location):
+                    continue
+                taken = outside_files or _is_had(action, path, had)
+                if not (place.absolute and taken):
+                    raise ProtocolError(_refusal(action, path, place, location, hint))
+
+
+def _leaves(place: Inside | Outside, location: str) -> TypeGuard[Outside]:
+    """Whether a path leads away; one that names no file at all leads nowhere."""
+    if isinstance(place, Inside):
+        return False
+    return not f"{place.url}/".startswith(f"{_url(_root(location))}/")
+
+
+def _refusal(
+    action: Add | Remove | Cdc, path: str, place: Outside, location: str, hint: str
+) -> str:
+    kind = type(action).__name__.lower()
+    what = kind if path == action.path else f"deletion vector of {kind}"
+    if not place.absolute:
+        hint = "a relative path leads out of it only in a log that was tampered with"
+    return redact(
+        f"{what} {path}: {place.url} isn't a file below the table's location "
+        f"{location}; {hint}"
+    )
+
+
+def _is_had(action: Add | Remove | Cdc, path: str, had: Container[str]) -> bool:
+    if path == action.path:
+        return path in had
+    vector = None if isinstance(action, Cdc) else known(action.deletion_vector)
+    return vector is not None and vector.unique_id in had
+
+
+def vector_paths(vector: DeletionVector) -> Iterator[str]:
+    """Yield the path in the log of a vector's file, if it has one."""
+    # One that no reader can find is in no file.
+    with suppress(CodecError):
+        if (path := vector_path(vector)) is not None:
+            yield path
+
+
+def _url(root: _Root) -> str:
+    return f"{root.scheme}://{root.authority}/{log_path('/'.join(root.parts))}"
+
+
+@lru_cache(maxsize=256)
+def _root(location: str) -> _Root:
+    found = _ABSOLUTE.match(location)
+    if found is None:
+        return _Root("file", "", _normalized((), location))
+    path = unquote(location[found.end() :], errors="surrogateescape")
+    return _Root(*_server(found[1], found[2]), _normalized((), path))
+
+
+def _server(scheme: str, authority: str | None) -> tuple[str, str]:
+    """The scheme and the authority of a URL, in one spelling."""
+    scheme = scheme.lower()
+    # In abfss:// the container stands where other URLs have a user.
+    if not scheme.startswith("abfs"):
+        authority = (authority or "").rpartition("@")[2]
+    if scheme == "file" and authority == "localhost":
+        authority = ""
+    return _ALIASES.get(scheme, scheme), authority or ""
+
+
+def _normalized(above: tuple[str, ...], path: str) -> tuple[str, ...]:
+    parts = [*above]
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in _NO_NAMES:
+            parts.append(part)
+    return tuple(parts)
 
 
 def file_path(name: str, values: Values) -> str:
-    """A file's path below the table's location."""
+    """Return the path below the location of a new file."""
     return "/".join((*(_folder(*item) for item in values.items()), name))
 
 
 def log_path(path: str) -> str:
-    """A file's path below the location, as the log has it: encoded as a URL's."""
+    """Return a literal path as the log has it: encoded as a URL's."""
     # What deltalake, too, leaves as it is.
-    return quote(path, safe="/!$&'()*+,;=:@~")
+    return quote(path, safe="/!$&'()*+,;=:@~", errors="surrogateescape")
 
 
 def _folder(name: str, value: str | None) -> str:
-    text = _NULL_FOLDER if value is None else quote(value, safe="")
-    folder = f"{quote(name, safe='')}={text}"
-    if len(folder) <= _MAX_NAME_BYTES:
+    text = NULL_FOLDER if value is None else quote(value, safe="")
+    # As delta-rs, which escapes values and no names, but never out of the location.
+    *above, _ = name.split("/")
+    plain = _NO_NAMES.isdisjoint(above) and "\0" not in name
+    folder = f"{name if plain else quote(name, safe='')}={text}"
+    if all(len(part.encode()) <= _MAX_NAME_BYTES for part in folder.split("/")):
         return folder
     return hashlib.sha256(folder.encode()).hexdigest()

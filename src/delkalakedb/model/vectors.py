@@ -7,10 +7,18 @@ import struct
 import zlib
 from uuid import UUID
 
+import msgspec
+
 from delkalakedb.errors import CodecError
 from delkalakedb.model.actions import DeletionVector, known
 
-__all__ = ["inline_vector", "parse_vector", "unframed", "vector_path"]
+__all__ = [
+    "inline_vector",
+    "parse_vector",
+    "renamed_vector",
+    "unframed",
+    "vector_path",
+]
 
 # The alphabet of Z85.
 _DIGITS = (
@@ -28,7 +36,10 @@ _NO_OFFSETS_BELOW = 4
 
 
 def vector_path(vector: DeletionVector) -> str | None:
-    """The file of a vector: below the table's location, or a URL; None if inline."""
+    """Return the path of a vector's file as the log would have it; None if inline.
+
+    An add's path has the same form: `model.paths.resolve_path` says where it leads.
+    """
     text = vector.path_or_inline_dv
     if vector.storage_type == "i":
         return None
@@ -37,8 +48,18 @@ def vector_path(vector: DeletionVector) -> str | None:
     if vector.storage_type != "u":
         raise CodecError(f"deletion vector of unknown storage {vector.storage_type!r}")
     folder, identity = text[:-_UUID_LENGTH], text[-_UUID_LENGTH:]
-    name = f"deletion_vector_{UUID(bytes=_decode(identity))}.bin"
+    try:
+        name = f"deletion_vector_{UUID(bytes=_decode(identity))}.bin"
+    except (KeyError, OverflowError, ValueError) as error:
+        raise CodecError(f"{text!r} names no file of a deletion vector") from error
     return f"{folder}/{name}" if folder else name
+
+
+def renamed_vector(vector: DeletionVector, identity: UUID) -> DeletionVector:
+    """Return a vector that is kept in the file of a UUID at the location's root."""
+    return msgspec.structs.replace(
+        vector, storage_type="u", path_or_inline_dv=_encode(identity.bytes)
+    )
 
 
 def inline_vector(vector: DeletionVector) -> bytes:
@@ -137,3 +158,11 @@ def _decode(text: str) -> bytes:
             word = word * 85 + _VALUES[digit]
         found += word.to_bytes(4, "big")
     return bytes(found)
+
+
+def _encode(data: bytes) -> str:
+    found = []
+    for at in range(0, len(data), 4):
+        word = int.from_bytes(data[at : at + 4], "big")
+        found += [_DIGITS[word // 85**power % 85] for power in range(4, -1, -1)]
+    return "".join(found)

@@ -19,6 +19,7 @@ from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import Add, DeletionVector, known
 from delkalakedb.model.codec import decode_struct, encode_struct
 from delkalakedb.model.partition import parse_partition_value
+from delkalakedb.model.paths import Inside
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.schema import Field, parse_schema
 from delkalakedb.model.vectors import (
@@ -28,6 +29,7 @@ from delkalakedb.model.vectors import (
     vector_path,
 )
 from delkalakedb.storage import canonical_location
+from delkalakedb.table.files import resolve_readable
 from delkalakedb.table.inputs import open_input
 
 __all__ = [
@@ -238,9 +240,10 @@ class ArrowReader:
         return open_input(location, name, self.storage_options, size_bytes)
 
     def _place(self, path: str) -> tuple[str, str]:
-        if "://" not in path:
-            return self.location, unquote(path)
-        parts = urlsplit(path)
+        place = resolve_readable(path, self.location)
+        if isinstance(place, Inside):
+            return self.location, place.path
+        parts = urlsplit(place.url)
         return f"{parts.scheme}://{parts.netloc}/", unquote(parts.path.lstrip("/"))
 
 

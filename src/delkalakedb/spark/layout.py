@@ -1,6 +1,5 @@
 """Where a table's files are, and whether their folders say their partition values."""
 
-import posixpath
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -10,9 +9,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delkalakedb.model.paths import NULL_FOLDER, Outside, log_path
 from delkalakedb.model.schema import Field
 from delkalakedb.spark.session import java_path, spark_url
 from delkalakedb.storage import canonical_location
+from delkalakedb.table.files import resolve_readable
 
 __all__ = ["is_hidden", "is_verbatim", "schemes_of", "told_by_folders", "uris_of"]
 
@@ -22,7 +23,7 @@ _VERBATIM = (
     r"|7[BCDF]))+$"
 )
 _ROUNDABOUT = r"(?:^|/)(?:\.{0,2})(?:/|$)"
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+_HIDDEN = r"(?:^|/)(?:(?:\.|%2[Ee])[^/]*|(?:_|%5[Ff])[^/=]*)$"
 # Of these types Spark makes the same of a folder's name as Delta of the log's text.
 _SAME = frozenset({"boolean", "byte", "date", "integer", "long", "short", "string"})
 _ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
@@ -43,14 +44,14 @@ def uris_of(root: str, paths: pa.ChunkedArray) -> pa.ChunkedArray:
 def is_verbatim(paths: pa.ChunkedArray) -> pa.ChunkedArray:
     """Which paths are, as they stand in the log, the end of the files' URIs."""
     odd = pc.or_(
-        pc.match_substring(paths, "://"), pc.match_substring_regex(paths, _ROUNDABOUT)
+        pc.match_substring(paths, ":/"), pc.match_substring_regex(paths, _ROUNDABOUT)
     )
     return pc.and_not(pc.match_substring_regex(paths, _VERBATIM), odd)
 
 
 def is_hidden(paths: pa.ChunkedArray) -> pa.ChunkedArray:
     """Which files Spark passes over without a word, because of their names."""
-    return pc.match_substring_regex(paths, r"(?:^|/)(?:\.[^/]*|_[^/=]*)$")
+    return pc.match_substring_regex(paths, _HIDDEN)
 
 
 def schemes_of(paths: pa.ChunkedArray) -> list[str]:
@@ -87,7 +88,7 @@ def _values(folder: str, names: Sequence[str]) -> list[str | None] | None:
     found = [part.partition("=") for part in parts]
     if [_unescaped(name) for name, _, _ in found] != list(names):
         return None
-    return [None if text == _NULL else _unescaped(text) for _, _, text in found]
+    return [None if text == NULL_FOLDER else _unescaped(text) for _, _, text in found]
 
 
 def _unescaped(text: str) -> str:
@@ -95,6 +96,7 @@ def _unescaped(text: str) -> str:
 
 
 def _uri(root: str, path: str) -> str:
-    if "://" in path:
-        return spark_url(canonical_location(path))
-    return f"{root}/{java_path(posixpath.normpath(path))}"
+    place = resolve_readable(path, root)
+    if isinstance(place, Outside):
+        return spark_url(canonical_location(place.url))
+    return f"{root}/{java_path(log_path(place.path))}"

@@ -54,6 +54,7 @@ def import_table(
     storage_options: Options = None,
     history: bool = True,
     deep: bool = False,
+    outside_files: bool = False,
     progress: Callable[[ImportProgress], None] | None = None,
 ) -> Imported:
     """`dk.import_table`, its log read by Spark's executors.
@@ -65,6 +66,8 @@ def import_table(
         storage_options: of the table's object store, as deltalake takes them.
         history: as far back as the log goes; without it from the newest checkpoint.
         deep: verify every version and the data files, not only the latest state.
+        outside_files: take in a shallow clone, whose log names files of another
+            location by absolute paths; they are read, and never deleted.
         progress: called after each part that is in the catalog.
     """
     check_spark(spark)
@@ -77,6 +80,7 @@ def import_table(
             store,
             history=history,
             deep=deep,
+            outside_files=outside_files,
             progress=progress,
             reading=_Executors(spark, storage_options),
         )

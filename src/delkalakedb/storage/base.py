@@ -28,11 +28,12 @@ class ObjectNotFoundError(StorageError, FileNotFoundError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """An object, but for its bytes."""
+    """An object, but for its bytes; `is_link` if it is a symbolic link itself."""
 
     path: str
     size_bytes: int
     last_modified_ms: int
+    is_link: bool = False
 
 
 class Store(ABC):
@@ -86,6 +87,17 @@ class Store(ABC):
     ) -> Iterator[ObjectMeta]:
         """The objects below the folder `prefix`, at any depth, in order of path."""
 
+    def list_own(self) -> Iterator[ObjectMeta]:
+        """The objects below the location, but for what lies behind symbolic links."""
+        return self.list()
+
+    def behind_links(self, paths: Iterable[str]) -> Iterator[str]:
+        """The paths at which objects lie that some paths reach by symbolic links.
+
+        Only paths below the location are given. A store without links gives none.
+        """
+        return iter(())
+
     @abstractmethod
     def folders(self, prefix: str = "") -> Sequence[str]:
         """The names of the folders right below the folder `prefix`, in order."""
@@ -103,11 +115,20 @@ class Store(ABC):
         for path in paths:
             self.delete(path)
 
+    def delete_own(self, paths: Iterable[str]) -> Sequence[str]:
+        """Remove objects as `list_own` gives them: a link itself, none behind one.
+
+        Returns:
+            The paths to which only a link leads: what is there stays.
+        """
+        self.delete_many(paths)
+        return []
+
     def delete_leftovers(self, prefix: str) -> None:  # noqa: B027
         """Remove what was half-written in a folder a day ago; only disks have such."""
 
     def delete_remains(self) -> None:  # noqa: B027
-        """Remove what was half-written, and folders in which there is nothing."""
+        """Remove what was half-written, and empty folders; none behind links."""
 
     @property
     def refuses_to_overwrite(self) -> bool:

@@ -1,11 +1,12 @@
 """A folder on a local disk, with what obstore's lacks: fsync and file times."""
 
+import errno
 import os
 import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
@@ -22,10 +23,20 @@ _TEMPORARY = re.compile(r"\.dk-[0-9a-f]{32}\.tmp")
 _CHUNK_BYTES = 1 << 20
 _DAY_S = 24 * 60 * 60
 _GONE = (FileNotFoundError, NotADirectoryError)
+# What the system says of a name at which no file of ours can be.
+_NO_FILE = frozenset(
+    {errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR}
+)
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
 class LocalStore(Store):
-    """The files below a folder; symbolic links are followed."""
+    """The files below a folder.
+
+    Symbolic links are followed, except by `list_own`, `delete_own` and
+    `delete_remains`; the folder itself may be a link.
+    """
 
     def __init__(self, url: str, root: Path) -> None:
         super().__init__(url)
@@ -87,6 +98,21 @@ class LocalStore(Store):
             above = f"{prefix}/" if prefix else ""
             yield from _walk(self._root / prefix, above, start_after or "")
 
+    def list_own(self) -> Iterator[ObjectMeta]:
+        """The files and links below the folder; links as such, not what is behind."""
+        with self._errors(""):
+            yield from _walk(self._root, "", "", follow=False)
+
+    def behind_links(self, paths: Iterable[str]) -> Iterator[str]:
+        """Where files below the folder are that are reached by links; listed once."""
+        if not _has_link(self._folder):
+            return
+        root = os.path.realpath(self._root)
+        for path in paths:
+            real = os.path.relpath(os.path.realpath(f"{self._folder}/{path}"), root)
+            if real != path and not f"{real}/".startswith("../"):
+                yield real
+
     def folders(self, prefix: str = "") -> Sequence[str]:
         """The folders in a folder; links are left out, since they may go in circles."""
         with self._errors(prefix), os.scandir(self._root / prefix) as entries:
@@ -96,6 +122,15 @@ class LocalStore(Store):
         """Remove the file."""
         with suppress(ObjectNotFoundError), self._errors(path):
             (self._root / path).unlink()
+
+    def delete_own(self, paths: Iterable[str]) -> Sequence[str]:
+        """Remove the files and links; gives the paths to which only a link leads."""
+        left = []
+        for path in paths:
+            with self._errors(path):
+                if not _unlink_below(self._root, path):
+                    left.append(path)
+        return left
 
     def delete_leftovers(self, prefix: str) -> None:
         """Remove the hidden copies of processes that were killed a day ago."""
@@ -108,11 +143,16 @@ class LocalStore(Store):
 
     def delete_remains(self) -> None:
         """Remove hidden copies, and empty folders, the location's own too."""
-        for folder, _, names in os.walk(self._root, topdown=False):
-            with suppress(OSError):
-                for name in filter(_TEMPORARY.fullmatch, names):
-                    os.unlink(os.path.join(folder, name))
-                os.rmdir(folder)
+        # By descriptors: a link that takes a folder's place meanwhile isn't followed.
+        for _, folders, names, here in os.fwalk(self._root, topdown=False):
+            for name in filter(_TEMPORARY.fullmatch, names):
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=here)
+            for name in folders:
+                with suppress(OSError):
+                    os.rmdir(name, dir_fd=here)
+        with suppress(OSError):
+            os.rmdir(self._root)
 
     def set_modified(self, path: str, modified_ms: int) -> None:
         """Set the file's modification time."""
@@ -120,33 +160,71 @@ class LocalStore(Store):
             os.utime(self._root / path, ns=(modified_ms * 1_000_000,) * 2)
 
 
+def _unlink_below(root: Path, path: str) -> bool:
+    """Remove the file or link at a path below a folder; False where a link leads there.
+
+    By descriptors: a link that takes a folder's place meanwhile isn't followed.
+    """
+    *folders, name = path.split("/")
+    here = os.open(root, _FOLDER)
+    try:
+        for folder in folders:
+            if stat.S_ISLNK(
+                os.stat(folder, dir_fd=here, follow_symlinks=False).st_mode
+            ):
+                return False
+            there = os.open(folder, _FOLDER | _NO_FOLLOW, dir_fd=here)
+            os.close(here)
+            here = there
+        os.unlink(name, dir_fd=here)
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+    finally:
+        os.close(here)
+    return True
+
+
+def _has_link(folder: str) -> bool:
+    with suppress(*_GONE), os.scandir(folder) as entries:
+        return any(
+            entry.is_symlink()
+            or (entry.is_dir(follow_symlinks=False) and _has_link(entry.path))
+            for entry in entries
+        )
+    return False
+
+
 def _meta(path: str, found: os.stat_result) -> ObjectMeta:
-    return ObjectMeta(path, found.st_size, found.st_mtime_ns // 1_000_000)
+    modified_ms = found.st_mtime_ns // 1_000_000
+    return ObjectMeta(path, found.st_size, modified_ms, stat.S_ISLNK(found.st_mode))
 
 
-def _walk(folder: Path, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
+def _walk(
+    folder: Path, prefix: str, start_after: str, *, follow: bool = True
+) -> Iterator[ObjectMeta]:
     above = str(folder)
-    for name in _names(folder):
+    for name in _names(folder, follow):
         path = prefix + name
         # A path below this folder can still come after `start_after`.
         if name.endswith("/") and (path > start_after or start_after.startswith(path)):
-            yield from _walk(folder / name, path, start_after)
+            yield from _walk(folder / name, path, start_after, follow=follow)
         elif not name.endswith("/") and path > start_after:
             try:
-                found = os.stat(f"{above}/{name}")
+                found = os.stat(f"{above}/{name}", follow_symlinks=follow)
             except _GONE:
                 # It went away between being named and being looked at.
                 continue
             yield _meta(path, found)
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path, follow: bool) -> list[str]:
     """What is in a folder, in the order of the paths that come of it."""
     with suppress(*_GONE), os.scandir(folder) as entries:
         return sorted(
-            f"{entry.name}/" if entry.is_dir() else entry.name
-            for entry in entries
-            if entry.name[0] != "." or not _TEMPORARY.fullmatch(entry.name)
+            f"{e.name}/" if e.is_dir(follow_symlinks=follow) else e.name
+            for e in entries
+            if e.name[0] != "." or not _TEMPORARY.fullmatch(e.name)
         )
     return []
 

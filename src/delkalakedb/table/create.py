@@ -175,7 +175,8 @@ def convert_to_deltalake(
         files = [file for file in store.list() if _is_data(file.path)]
         with _at_hand(store, files) as place:
             # As links: anything else would be taken for a new file of the table.
-            table_files(place).bring((file.path for file in files), Path(folder))
+            same = {file.path: file.path for file in files}
+            table_files(place).bring(same, Path(folder))
             _internal.convert_to_deltalake(
                 uri=folder,
                 configuration=properties,

@@ -107,6 +107,13 @@ def dataset_files(files: Files, schema: pa.Schema) -> list[tuple[str, _Known]]:
 def _described(files: Files, schema: pa.Schema) -> Iterator[tuple[str, _Known]]:
     # One file after the other: there may be a million, each with a dozen expressions.
     check_plain(files.snapshot)
+    if files.outside:
+        table = files.snapshot.table
+        raise ProtocolError(
+            f"{table.name}: its files can't be read as a pyarrow dataset, because some "
+            f"lie outside its location {table.location}; read the table with scan() or "
+            "dk.QueryBuilder"
+        )
     return zip(files.paths(), _known_of(files, schema), strict=True)
 
 

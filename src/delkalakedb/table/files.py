@@ -12,11 +12,27 @@ import pyarrow.compute as pc
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import DeltaError, PredicateError
-from delkalakedb.model.actions import known
+from delkalakedb.model.actions import DeletionVector, known
 from delkalakedb.model.addactions import ADD_ACTION_COLUMNS
+from delkalakedb.model.codec import decode_struct
+from delkalakedb.model.paths import (
+    ODD_PATH,
+    Inside,
+    Outside,
+    resolve_path,
+    vector_paths,
+)
 from delkalakedb.storage import canonical_location
 
-__all__ = ["Files", "has_vectors", "load_files", "local_folder", "may_have_vectors"]
+__all__ = [
+    "Files",
+    "has_odd_paths",
+    "has_vectors",
+    "load_files",
+    "local_folder",
+    "may_have_vectors",
+    "resolve_readable",
+]
 
 _ORDER = [("added_version", "descending"), ("file_id", "ascending")]
 _KEYS = [name for name, _ in _ORDER]
@@ -32,24 +48,38 @@ class Files:
     table: pa.Table
 
     @cached_property
-    def _decoded(self) -> list[str]:
-        # Decoded once: the names that the files have.
-        return [unquote(p) if "%" in p else p for p in self.table["path"].to_pylist()]
+    def _resolved(self) -> Sequence[str | Outside]:
+        """The files' literal paths below the location, or where else they are."""
+        paths = self.table["path"]
+        texts: list[str] = paths.to_pylist()
+        if pc.any(pc.match_substring_regex(paths, ODD_PATH)).as_py():
+            location = self.snapshot.table.location
+            places = (resolve_readable(text, location) for text in texts)
+            return [p.path if isinstance(p, Inside) else p for p in places]
+        return texts
+
+    @cached_property
+    def outside(self) -> bool:
+        """Whether some of the files lie outside the location, as a clone's do."""
+        return any(isinstance(place, Outside) for place in self._resolved)
 
     def paths(self) -> list[str]:
-        """The files' names within the table."""
-        return list(self._decoded)
+        """The files' names within the table; URLs of those outside."""
+        return [p if isinstance(p, str) else p.url for p in self._resolved]
 
     def uris(self) -> list[str]:
         """Where the files are; for those on a local disk a path."""
         location = canonical_location(self.snapshot.table.location)
         root = local_folder(location) or location
-        return [p if "://" in p else f"{root}/{p}" for p in self._decoded]
+        return [
+            f"{root}/{p}" if isinstance(p, str) else local_folder(p.url) or p.url
+            for p in self._resolved
+        ]
 
     def sizes(self) -> dict[str, int]:
         """The files' sizes by name."""
         sizes = self.table["size_bytes"].to_pylist()
-        return dict(zip(self._decoded, sizes, strict=True))
+        return dict(zip(self.paths(), sizes, strict=True))
 
     def partitions(self) -> frozenset[frozenset[tuple[str, str | None]]]:
         """The partitions that the files are in, each with its columns' texts."""
@@ -64,6 +94,36 @@ class Files:
             frozenset((name, each.get(physical) or None) for name, physical in columns)
             for each in values
         )
+
+
+def resolve_readable(path: str, location: str) -> Inside | Outside:
+    """Return where a path in a table's log leads; raise where it mustn't be read.
+
+    Only the absolute paths of a shallow clone lead out of the location.
+    """
+    place = resolve_path(path, location)
+    if isinstance(place, Outside) and not place.absolute:
+        raise DeltaError(
+            f"{location}: the log's path {path} doesn't lead to a file below the "
+            "table's location, so nothing is read; overwrite the table, or restore a "
+            "version without the path"
+        )
+    return place
+
+
+def has_odd_paths(snapshot: Snapshot) -> bool:
+    """Whether some file is named in the log by another path than its literal one."""
+    vectors = ["deletion_vector"] if may_have_vectors(snapshot) else []
+    odd = False
+    for batch in snapshot.files(columns=["path", *vectors]):
+        paths = batch["path"]
+        found = paths.filter(pc.match_substring_regex(paths, ODD_PATH)).to_pylist()
+        for text in batch["deletion_vector"].drop_null().to_pylist() if vectors else ():
+            found += vector_paths(decode_struct(text, DeletionVector))
+        for path in found:
+            place = resolve_readable(path, snapshot.table.location)
+            odd |= place != Inside(unquote(path, errors="surrogateescape"))
+    return odd
 
 
 def local_folder(location: str) -> str | None:

@@ -37,8 +37,10 @@ from delkalakedb.model.actions import (
     known,
 )
 from delkalakedb.model.codec import encode_commit
+from delkalakedb.model.paths import Inside, Outside, log_path
+from delkalakedb.model.vectors import vector_path
 from delkalakedb.storage import canonical_location
-from delkalakedb.table.files import local_folder
+from delkalakedb.table.files import has_odd_paths, local_folder, resolve_readable
 from delkalakedb.workspace.folder import folder_of
 
 __all__ = ["Real", "open_changes", "open_real"]
@@ -105,6 +107,8 @@ class Real:
         read = self.location if self.folder is None else self.seen.as_uri()
         folder = local_folder(self.location)
         root = self.location if folder is None else f"file://{folder}"
+        if not url.startswith(f"{read}/"):
+            return url if folder is None else unquote(url)
         return f"{root}/{unquote(url.removeprefix(f'{read}/'))}"
 
 
@@ -115,7 +119,9 @@ def open_real(
     table, version = snapshot.table, snapshot.version
     features = known(snapshot.protocol.reader_features) or ()
     ratified = not isinstance(snapshot, PendingSnapshot)
-    if ratified and _OF_THE_LOG.isdisjoint(features):
+    # delta-rs doesn't find each file that has a roundabout path.
+    odd = has_odd_paths(snapshot) and local_folder(table.location) is not None
+    if ratified and not odd and _OF_THE_LOG.isdisjoint(features):
         # Its place may be another table's by now.
         catalog.log(table.name, snapshot.identity).head()
         if catalog.mirror_state(table.name)[0] < version:
@@ -175,15 +181,15 @@ def _open_own(
     (root / _LINK).symlink_to(target, target_is_directory=True)
     (root / "_delta_log").mkdir()
     for version, actions in entries:
-        _write(root, version, actions)
+        _write(root, version, actions, location)
     raw = deltalake.DeltaTable(root, snapshot.version)._table
     return Real(snapshot.version, location, raw, folder)
 
 
-def _write(root: Path, version: int, actions: Iterable[Action]) -> None:
+def _write(root: Path, version: int, actions: Iterable[Action], location: str) -> None:
     kept = [a for a in actions if isinstance(a, _ADAPTED)]
     entry = root / "_delta_log" / f"{version:020}.json"
-    entry.write_bytes(encode_commit(map(_adapted, kept)))
+    entry.write_bytes(encode_commit(_adapted(action, location) for action in kept))
     for info in kept:
         if isinstance(info, CommitInfo):
             seconds = info.fields.get("timestamp", 0) / 1000
@@ -193,16 +199,14 @@ def _write(root: Path, version: int, actions: Iterable[Action]) -> None:
 _ADAPTED = CommitInfo | Protocol | Metadata | Add | Remove | Cdc
 
 
-def _adapted(action: Action) -> Action:
+def _adapted(action: Action, location: str) -> Action:
     if isinstance(action, Protocol):
         return _readable(action)
-    if isinstance(action, Cdc):
-        return msgspec.structs.replace(action, path=_linked(action.path))
-    if isinstance(action, Add | Remove):
-        vector = known(action.deletion_vector)
-        changes: dict[str, Any] = {"path": _linked(action.path)}
+    if isinstance(action, Add | Remove | Cdc):
+        changes: dict[str, Any] = {"path": _linked(action.path, location)}
+        vector = None if isinstance(action, Cdc) else known(action.deletion_vector)
         if vector is not None:
-            changes["deletion_vector"] = _linked_vector(vector)
+            changes["deletion_vector"] = _linked_vector(vector, location)
         return msgspec.structs.replace(action, **changes)
     return action
 
@@ -216,18 +220,30 @@ def _readable(protocol: Protocol) -> Protocol:
     return msgspec.structs.replace(protocol, reader_features=kept, writer_features=kept)
 
 
-def _linked(path: str) -> str:
-    return path if "://" in path else f"{_LINK}/{path}"
+def _linked(path: str, location: str) -> str:
+    """A file's path as seen from the own log."""
+    place = resolve_readable(path, location)
+    if isinstance(place, Outside):
+        return place.url
+    return f"{_LINK}/{log_path(place.path)}"
 
 
-def _linked_vector(vector: DeletionVector) -> DeletionVector:
+def _linked_vector(vector: DeletionVector, location: str) -> DeletionVector:
     """The vector with its file's name, if it has one, as seen from the own log."""
-    if vector.storage_type != "u":
+    path = vector_path(vector)
+    if path is None:
         return vector
-    text = vector.path_or_inline_dv
-    folder, identity = text[:-_UUID_LENGTH], text[-_UUID_LENGTH:]
-    folder = f"{_LINK}/{folder}" if folder else _LINK
-    return msgspec.structs.replace(vector, path_or_inline_dv=folder + identity)
+    place = resolve_readable(path, location)
+    if vector.storage_type == "u" and place == Inside(path):
+        text = vector.path_or_inline_dv
+        folder, identity = text[:-_UUID_LENGTH], text[-_UUID_LENGTH:]
+        folder = f"{_LINK}/{folder}" if folder else _LINK
+        return msgspec.structs.replace(vector, path_or_inline_dv=folder + identity)
+    if isinstance(place, Outside):
+        url = place.url
+    else:
+        url = f"{location}/{log_path(place.path)}"
+    return msgspec.structs.replace(vector, storage_type="p", path_or_inline_dv=url)
 
 
 def _held(source: pa.RecordBatchReader, folder: _Folder) -> Iterator[pa.RecordBatch]:

@@ -12,9 +12,9 @@ from delkalakedb.catalog.upkeep import load_only_in
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Action, Add, Metadata, Protocol, Remove, known
 from delkalakedb.model.fencing import fenced, is_fenced
+from delkalakedb.model.paths import files_inside
 from delkalakedb.model.protocol import supported_features
 from delkalakedb.storage import Store
-from delkalakedb.table.vacuum import paths_of
 
 __all__ = ["Restored", "check_present", "removed", "restored"]
 
@@ -88,7 +88,7 @@ def removed(add: Add, now_ms: int) -> Remove:
 
 def check_present(name: str, adds: Iterable[Add], store: Store) -> None:
     """Raise where a file, or its deletion vector's, isn't in the store."""
-    paths = [path for add in adds for path in paths_of(add)]
+    paths = [path for add in adds for path in files_inside(add, store.url)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for path, there in zip(paths, pool.map(store.exists, paths), strict=True):
             if not there:

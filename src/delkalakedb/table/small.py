@@ -23,7 +23,7 @@ from delkalakedb.catalog.ratify import CLIENT
 from delkalakedb.model.actions import Add, CommitInfo, Metadata, known
 from delkalakedb.model.footers import file_stats
 from delkalakedb.model.partition import format_partition_value
-from delkalakedb.model.paths import Values, file_path, log_path
+from delkalakedb.model.paths import NULL_FOLDER, Values, file_path, log_path
 from delkalakedb.model.properties import all_understood
 from delkalakedb.model.protocol import active_features
 from delkalakedb.model.schema import Column, Field, parse_schema
@@ -79,7 +79,9 @@ def split_small(snapshot: Snapshot, data: Any) -> tuple[Groups | None, Any]:
     except (OverflowError, ValueError):
         # A date that Python doesn't know.
         return None, rest
-    return (None, rest) if len(groups) > _MOST_FILES else (groups, None)
+    # delta-rs has a rule for the text that stands for null in folders' names.
+    odd = any(NULL_FOLDER in values.values() for values, _ in groups)
+    return (None, rest) if odd or len(groups) > _MOST_FILES else (groups, None)
 
 
 def append(

@@ -84,6 +84,8 @@ def version_source(
         if where is not None:
             predicate = predicate_from(where, snapshot.table.schema)
         files = keep(load_files(snapshot, predicate, _COLUMNS))
+        if files.outside:
+            return _scan_by_delta(raw, schema, columns, where)
         return _scan_files(files, schema, columns, where, storage_options)
 
     return Source(schema, scan)

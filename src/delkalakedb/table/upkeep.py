@@ -36,6 +36,7 @@ from delkalakedb.model.actions import (
     dv_id,
 )
 from delkalakedb.model.codec import encode_commit
+from delkalakedb.model.paths import key_inside
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.txnlog import Conflicted, Reads, Staged
 from delkalakedb.storage import Store, open_store
@@ -43,7 +44,7 @@ from delkalakedb.storage.segment import LOG
 from delkalakedb.table.files import has_vectors, load_files
 from delkalakedb.table.perform import lost
 from delkalakedb.table.restore import check_present, removed, restored
-from delkalakedb.table.vacuum import Vacuum, path_inside, retention_of
+from delkalakedb.table.vacuum import Vacuum, retention_of
 
 __all__ = ["SqlRawUpkeep"]
 
@@ -102,8 +103,7 @@ class SqlRawUpkeep:
         custom = _custom_metadata(commit_properties)
         self._commit(_info("VACUUM START", parameters, start, custom))
         # What was ratified meanwhile may have brought a file back.
-        deleted = vacuum.still(plan)
-        store.delete_many(deleted)
+        deleted = vacuum.delete(plan)
         end = {"numDeletedFiles": len(deleted), "numVacuumedDirectories": 0}
         info = _info("VACUUM END", {"status": "COMPLETED"}, end, custom)
         self._commit(info, txns=_txns(commit_properties))
@@ -261,11 +261,11 @@ class SqlRawUpkeep:
         self._snapshot = self._load(done[-1].version if done else None)
 
     def _absent(self, version: int) -> list[Add]:
-        log = self._log
-        absent = {path_inside(add.path) for add in log.adds(version)} - {None}
-        absent.difference_update(file.path for file in self._store().list())
+        log, store = self._log, self._store()
+        keys = {key_inside(add.path, store.url) for add in log.adds(version)}
+        absent = keys - {None, *(file.path for file in store.list())}
         adds = log.adds(version) if absent else ()
-        return [add for add in adds if path_inside(add.path) in absent]
+        return [add for add in adds if key_inside(add.path, store.url) in absent]
 
     def _published(self) -> Mirror:
         """The mirror, with the loaded version published."""

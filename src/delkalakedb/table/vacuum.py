@@ -2,26 +2,39 @@
 
 Of a file that a version names, the catalog knows when it was removed; of any other, the
 store knows when it was written. Nothing goes that was needed, or written, within the
-retention.
+retention. Files are compared by where their paths lead, nothing outside of the
+table's location is deleted, and nothing behind a symbolic link.
 """
 
+import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from itertools import chain
+from urllib.parse import unquote
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.reader import SqlTxnLogReader
 from delkalakedb.catalog.upkeep import Upkeep
 from delkalakedb.errors import DeltaError, VersionNotFoundError
-from delkalakedb.mirror.datafiles import vector_path
-from delkalakedb.model.actions import Add, DeletionVector, known
+from delkalakedb.model.actions import Metadata
+from delkalakedb.model.paths import (
+    Inside,
+    Outside,
+    key_inside,
+    log_paths,
+    resolve_path,
+    vector_paths,
+)
 from delkalakedb.model.properties import parse_properties
+from delkalakedb.model.schema import parse_schema
 from delkalakedb.storage import Store
+from delkalakedb.telemetry import log_event
 
-__all__ = ["Retention", "Vacuum", "path_inside", "paths_of", "retention_of"]
+__all__ = ["Retention", "Vacuum", "retention_of"]
 
+_log = logging.getLogger("delkalakedb.vacuum")
 _HOUR_MS = 3_600_000
 # They hold what belongs to data files, and go with them.
 _NOT_HIDDEN = ("_change_data", "_delta_index")
@@ -56,21 +69,27 @@ class Vacuum:
     keep_versions: Sequence[int]
 
     def plan(self) -> dict[str, int]:
-        """The sizes, by path, of the files to delete."""
+        """Return the sizes, by path below the location, of the files to delete."""
         upkeep = self._upkeep()
-        plan = self._expired(upkeep)
+        found = self._expired(upkeep)
         if self.full:
-            plan |= self._orphans(upkeep, plan)
-        return plan
+            found = {**found, **self._listed(upkeep), **found}
+        return self._unneeded(upkeep, found)
 
     def still(self, plan: dict[str, int]) -> list[str]:
-        """Those of a plan that nothing needs even now."""
-        upkeep = self._upkeep()
-        if not self.full:
-            now = self._expired(upkeep)
-            return [path for path in plan if path in now]
-        needed = self._needed(upkeep)
-        return [path for path in plan if path not in needed]
+        """Return those of a plan that nothing needs even now."""
+        return list(self._unneeded(self._upkeep(), plan))
+
+    def delete(self, plan: dict[str, int]) -> list[str]:
+        """Delete what nothing needs even now of a plan; return the paths deleted."""
+        doomed = self.still(plan)
+        left = {*self.store.delete_own(doomed)}
+        if left:
+            self._tell(
+                f"{len(left)} expired files, such as {min(left)}, stay, because only a "
+                "symbolic link leads there"
+            )
+        return [path for path in doomed if path not in left]
 
     def _upkeep(self) -> Upkeep:
         log, head = self.log, self.log.head()
@@ -84,51 +103,84 @@ class Vacuum:
         return Upkeep(self.catalog.backend, head, floor, cutoff_ms)
 
     def _expired(self, upkeep: Upkeep) -> dict[str, int]:
-        found = {
-            inside: size
-            for path, size in upkeep.expired().items()
-            if (inside := path_inside(path)) is not None
-        }
-        found |= _expired_vectors(upkeep)
-        kept, columns = self._kept(), upkeep.head.metadata.partition_columns
-        return {
-            path: size
-            for path, size in found.items()
-            if path not in kept and not _is_hidden(path, columns)
-        }
+        """The files that a version named, and none names any more."""
+        found: dict[str, int] = {}
+        strays = []
+        may_delete = self._filter(upkeep)
+        for path, size_bytes in chain(upkeep.expired().items(), _vectors(upkeep)):
+            key = key_inside(path, upkeep.head.location)
+            if key is None:
+                strays.append(path)
+            elif may_delete(key):
+                found[key] = found.get(key, 0) + size_bytes
+        if strays:
+            self._tell(
+                f"{len(strays)} tombstones, such as {strays[0]}, name nothing below "
+                f"{upkeep.head.location}; nothing outside of it is ever deleted"
+            )
+        return found
 
-    def _orphans(self, upkeep: Upkeep, plan: Collection[str]) -> dict[str, int]:
-        needed, columns = self._needed(upkeep), upkeep.head.metadata.partition_columns
-        others = tuple(self._others(upkeep.head.location))
+    def _listed(self, upkeep: Upkeep) -> dict[str, int]:
+        """The files in the store that are old enough to go."""
+        may_delete = self._filter(upkeep)
         return {
             file.path: file.size_bytes
-            for file in self.store.list()
+            for file in self.store.list_own()
             if file.last_modified_ms <= upkeep.cutoff_ms
-            and file.path not in needed
-            and file.path not in plan
-            and not _is_hidden(file.path, columns)
-            and not file.path.startswith(others)
+            and not file.is_link
+            and may_delete(file.path)
         }
 
-    def _others(self, location: str) -> Iterator[str]:
-        """The folders below the location that other tables have."""
-        above = f"{location}/"
-        for table in self.catalog.tables():
-            if table.location.startswith(above):
-                yield f"{unquote(table.location.removeprefix(above))}/"
+    def _filter(self, upkeep: Upkeep) -> Callable[[str], bool]:
+        """Tells which paths may be data of this table: not hidden, nor another's."""
+        above = f"{upkeep.head.location}/"
+        others = tuple(
+            f"{unquote(table.location.removeprefix(above))}/"
+            for table in self.catalog.tables()
+            if table.location.startswith(above)
+        )
+        columns = _folder_names(upkeep.head.metadata)
+        return lambda path: (
+            not path.startswith(others) and not _is_hidden(path, columns)
+        )
 
-    def _needed(self, upkeep: Upkeep) -> set[str]:
-        needed = {unquote(path) for path in upkeep.needed()}
-        vectors = (vector for vector, live in upkeep.vectors() if live)
-        return needed | self._kept() | {path for v in vectors for path in _vector(v)}
-
-    def _kept(self) -> set[str]:
+    def _unneeded(self, upkeep: Upkeep, found: dict[str, int]) -> dict[str, int]:
+        """What nothing needs of some files, however the log spells those needed."""
+        if not found:
+            return {}
+        needed, outside = set[str](), set[str]()
+        for place in self._needed(upkeep):
+            if isinstance(place, Outside):
+                outside.add(_name(unquote(place.url)))
+            elif place.path in found:
+                needed.add(place.path)
+        paths = (p.path for p in self._needed(upkeep) if isinstance(p, Inside))
+        needed.update(self.store.behind_links(paths))
+        # The location may have another URL, by a link or an alias of its server: then
+        # a file that seems to lie outside is one of these.
         return {
-            path
-            for version in self.keep_versions
-            for add in self.log.adds(version)
-            for path in paths_of(add)
+            path: size_bytes
+            for path, size_bytes in found.items()
+            if path not in needed and _name(path) not in outside
         }
+
+    def _needed(self, upkeep: Upkeep) -> Iterator[Inside | Outside]:
+        location = upkeep.head.location
+        for path in upkeep.needed():
+            yield resolve_path(path, location)
+        for vector, live in upkeep.vectors():
+            if live:
+                for path in vector_paths(vector):
+                    yield resolve_path(path, location)
+        for version in self.keep_versions:
+            for add in self.log.adds(version):
+                for path in log_paths(add):
+                    yield resolve_path(path, location)
+
+    def _tell(self, message: str) -> None:
+        name = self.log.head().name
+        message = f"{name}: vacuum: {message}"
+        log_event(_log, logging.WARNING, message, event="vacuum", table=name)
 
 
 def retention_of(head: Head, hours: int | None, *, enforce: bool) -> Retention:
@@ -144,42 +196,40 @@ def retention_of(head: Head, hours: int | None, *, enforce: bool) -> Retention:
     return Retention(asked_ms, default_ms)
 
 
-def path_inside(path: str) -> str | None:
-    """The literal path in the table's location; absolute ones lead out of it."""
-    outside = urlsplit(path).scheme or path.startswith("/")
-    return None if outside else unquote(path)
+def _folder_names(metadata: Metadata) -> frozenset[str]:
+    """What the names of partitions' folders begin with, up to the equals sign."""
+    schema = parse_schema(metadata.schema_string)
+    columns = {*metadata.partition_columns}
+    physical = {f.physical_name for f in schema.fields if f.name in columns}
+    return frozenset(name.rpartition("/")[2] for name in columns | physical)
 
 
-def paths_of(add: Add) -> Iterator[str]:
-    """Where a file is in the store, and its deletion vector's; none lies outside."""
-    if (path := path_inside(add.path)) is not None:
-        yield path
-    if (vector := known(add.deletion_vector)) is not None:
-        yield from _vector(vector)
-
-
-def _is_hidden(path: str, partition_columns: Sequence[str]) -> bool:
+def _is_hidden(path: str, partition_columns: Set[str]) -> bool:
     """Whether a part of the path is hidden: Delta never takes that for data."""
-    exempt = (*_NOT_HIDDEN, *(f"{column}=" for column in partition_columns))
     return any(
-        part.startswith(("_", ".")) and not part.startswith(exempt)
+        part.startswith(("_", "."))
+        and not part.startswith(_NOT_HIDDEN)
+        and not _is_partition(part, partition_columns)
         for part in path.split("/")
     )
 
 
-def _expired_vectors(upkeep: Upkeep) -> dict[str, int]:
-    """The files of deletion vectors none of which is needed; several share one."""
-    sizes: dict[str, int] = {}
-    needed: set[str] = set()
+def _is_partition(folder: str, columns: Set[str]) -> bool:
+    # Some writers escape the columns' names, and a name may have an equals sign.
+    return any(
+        name.startswith(f"{column}=")
+        for name in (folder, unquote(folder))
+        for column in columns
+    )
+
+
+def _vectors(upkeep: Upkeep) -> Iterator[tuple[str, int]]:
+    """The paths and sizes of deletion vectors whose time has come."""
     for vector, live in upkeep.vectors():
-        for path in _vector(vector):
-            sizes[path] = sizes.get(path, 0) + vector.size_in_bytes
-            needed.update([path] if live else [])
-    return {path: size for path, size in sizes.items() if path not in needed}
+        if not live:
+            for path in vector_paths(vector):
+                yield path, vector.size_in_bytes
 
 
-def _vector(vector: DeletionVector) -> Iterator[str]:
-    if vector.storage_type == "u":
-        path = vector_path(vector.path_or_inline_dv)
-        if path is not None:
-            yield path
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

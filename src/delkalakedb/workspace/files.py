@@ -37,8 +37,13 @@ class TableFiles(ABC):
         return self.work
 
     @abstractmethod
-    def bring(self, paths: Iterable[str], folder: Path) -> None:
-        """Make files of the table readable at the same paths below a folder."""
+    def bring(self, files: Mapping[str, str], folder: Path) -> None:
+        """Make files of the table readable below a folder.
+
+        Args:
+            files: the table's paths by those that the files get below the folder.
+            folder: a private one.
+        """
 
     @abstractmethod
     def take(self, paths: Iterable[str], folder: Path) -> None:
@@ -68,9 +73,10 @@ class _LocalFiles(TableFiles):
         self._root = root
         self.work = root / _WORK
 
-    def bring(self, paths: Iterable[str], folder: Path) -> None:
+    def bring(self, files: Mapping[str, str], folder: Path) -> None:
+        root = self._root
         _each_in_its_folder(
-            paths, folder, lambda path: os.symlink(self._root / path, folder / path)
+            files, folder, lambda path: os.symlink(root / files[path], folder / path)
         )
 
     def take(self, paths: Iterable[str], folder: Path) -> None:
@@ -101,8 +107,8 @@ class _RemoteFiles(TableFiles):
     def ensure_work(self) -> Path:
         return ensure_own(self.work)
 
-    def bring(self, paths: Iterable[str], folder: Path) -> None:
-        _at_once(paths, lambda path: self._download(path, folder / path))
+    def bring(self, files: Mapping[str, str], folder: Path) -> None:
+        _at_once(files, lambda path: self._download(files[path], folder / path))
 
     def take(self, paths: Iterable[str], folder: Path) -> None:
         put = self._store.put_file

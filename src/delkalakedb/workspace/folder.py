@@ -88,6 +88,9 @@ def _locked_folder(work: Path) -> tuple[Path, int | None]:
 
 def remove_leftovers(work: Path) -> None:
     """Remove the folders below `work` whose owners are dead."""
+    if work.is_symlink():
+        # What lies behind a link may be anybody's.
+        return
     for entry in os.scandir(work):
         with suppress(FileNotFoundError, BlockingIOError):
             lock = _lock(Path(entry.path), wait=False)

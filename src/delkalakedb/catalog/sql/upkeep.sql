@@ -41,7 +41,7 @@ SELECT
     deletion_vector,
     removed_version <= :floor AND COALESCE(deletion_timestamp_ms, 0) <= :cutoff_ms
 FROM dl_files
-WHERE table_id = :table_id AND substr(dv_id, 1, 1) = 'u'
+WHERE table_id = :table_id AND substr(dv_id, 1, 1) IN ('p', 'u')
 ORDER BY file_id
 
 -- name: load_needed
