@@ -6,7 +6,7 @@ understood keeps every file: the engine that reads the rows will judge it.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -46,6 +46,21 @@ _TYPES = {
     "DATE": date,
     "TEXT": str,
     "VARCHAR": str,
+}
+_DISTINCT = {tokens.TokenType.DISTINCT}
+_OPEN, _CLOSE = {tokens.TokenType.L_PAREN}, {tokens.TokenType.R_PAREN}
+# What an operand without operators consists of; parentheses enclose anything.
+_PLAIN = {
+    *_CLOSE,
+    tokens.TokenType.DASH,
+    tokens.TokenType.DOT,
+    tokens.TokenType.FALSE,
+    tokens.TokenType.IDENTIFIER,
+    tokens.TokenType.NULL,
+    tokens.TokenType.NUMBER,
+    tokens.TokenType.STRING,
+    tokens.TokenType.TRUE,
+    tokens.TokenType.VAR,
 }
 _COLOUR = re.compile("\x1b\\[[0-9]*m")
 
@@ -87,12 +102,29 @@ def parse_condition(text: str) -> Any:
 
 
 def reads_alike(text: str) -> bool:
-    """Whether delta-rs takes a condition for the same as everybody else.
+    """Return whether delta-rs reads a condition as the SQL standard does.
 
-    To it what follows `a IS DISTINCT FROM b` is a part of `b`.
+    To delta-rs everything between `a IS DISTINCT FROM` and the end of the condition,
+    or of the parentheses around that comparison, is the right operand. Readings agree
+    where a plain operand stands there and nothing after it.
     """
-    found = parse_condition(text).find_all(exp.NullSafeEQ, exp.NullSafeNEQ)
-    return not any(isinstance(node.parent, exp.Connector) for node in found)
+    try:
+        found = _Sql().tokenize(text)
+    except SqlglotError:
+        return False
+    comparisons = (i for i, token in enumerate(found) if token.token_type in _DISTINCT)
+    return all(_is_operand(found[i + 2 :]) for i in comparisons)
+
+
+def _is_operand(rest: Sequence[tokens.Token]) -> bool:
+    depth = 0
+    for kind in (token.token_type for token in rest):
+        depth += (kind in _OPEN) - (kind in _CLOSE)
+        if depth < 0:
+            return True
+        if depth == 0 and kind not in _PLAIN:
+            return False
+    return True
 
 
 def predicate_of(tree: Any, schema: Schema) -> Predicate:
