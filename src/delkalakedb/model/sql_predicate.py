@@ -47,20 +47,10 @@ _TYPES = {
     "TEXT": str,
     "VARCHAR": str,
 }
-_DISTINCT = {tokens.TokenType.DISTINCT}
-_OPEN, _CLOSE = {tokens.TokenType.L_PAREN}, {tokens.TokenType.R_PAREN}
-# What an operand without operators consists of; parentheses enclose anything.
+# The tokens of an operand without operators; parentheses enclose anything.
 _PLAIN = {
-    *_CLOSE,
-    tokens.TokenType.DASH,
-    tokens.TokenType.DOT,
-    tokens.TokenType.FALSE,
-    tokens.TokenType.IDENTIFIER,
-    tokens.TokenType.NULL,
-    tokens.TokenType.NUMBER,
-    tokens.TokenType.STRING,
-    tokens.TokenType.TRUE,
-    tokens.TokenType.VAR,
+    *("DASH", "DOT", "FALSE", "IDENTIFIER", "NULL", "NUMBER"),
+    *("R_PAREN", "STRING", "TRUE", "VAR"),
 }
 _COLOUR = re.compile("\x1b\\[[0-9]*m")
 
@@ -109,17 +99,18 @@ def reads_alike(text: str) -> bool:
     where a plain operand stands there and nothing after it.
     """
     try:
-        found = _Sql().tokenize(text)
+        found = [token.token_type.name for token in _Sql().tokenize(text)]
     except SqlglotError:
         return False
-    comparisons = (i for i, token in enumerate(found) if token.token_type in _DISTINCT)
-    return all(_is_operand(found[i + 2 :]) for i in comparisons)
+    # two tokens: DISTINCT FROM
+    operands = (found[i + 2 :] for i, kind in enumerate(found) if kind == "DISTINCT")
+    return all(map(_is_plain, operands))
 
 
-def _is_operand(rest: Sequence[tokens.Token]) -> bool:
+def _is_plain(operand: Sequence[str]) -> bool:
     depth = 0
-    for kind in (token.token_type for token in rest):
-        depth += (kind in _OPEN) - (kind in _CLOSE)
+    for kind in operand:
+        depth += (kind == "L_PAREN") - (kind == "R_PAREN")
         if depth < 0:
             return True
         if depth == 0 and kind not in _PLAIN:

@@ -19,6 +19,7 @@ from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.tables import Table
 from delkalakedb.storage import ObjectMeta, Store, canonical_location, open_store
 from delkalakedb.table.alters import IN_PRIVATE
+from delkalakedb.table.commit_info import check_custom_metadata
 from delkalakedb.table.files import local_folder
 from delkalakedb.table.footers import bring_footers
 from delkalakedb.table.opened import open_catalog
@@ -111,6 +112,7 @@ def create_deltalake(
     post_commithook_properties: Any = None,
 ) -> None:
     """Create a table without rows, or replace one."""
+    check_custom_metadata(commit_properties)
 
     def create(folder: str, properties: dict[str, Any]) -> None:
         _internal.create_deltalake(
@@ -140,6 +142,7 @@ def create_table_with_add_actions(
     **options: Any,
 ) -> None:
     """Create a table of files that are in their place already."""
+    check_custom_metadata(options["commit_properties"])
 
     def create(folder: str, properties: dict[str, Any]) -> None:
         _internal.create_table_with_add_actions(
@@ -163,6 +166,7 @@ def convert_to_deltalake(
     **options: Any,
 ) -> None:
     """Create a table of the Parquet files at its location."""
+    check_custom_metadata(options["commit_properties"])
     parsed = parse_uri(uri)
     name, catalog = require_table(parsed), open_catalog(parsed)
     if name in {table.name for table in catalog.tables()}:

@@ -28,6 +28,7 @@ from delkalakedb.errors import (
 from delkalakedb.model.tables import Table
 from delkalakedb.model.txnlog import Committed
 from delkalakedb.table.alters import IN_PRIVATE
+from delkalakedb.table.commit_info import check_custom_metadata
 from delkalakedb.table.create import NewSchema, creation
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.table import DeltaTable
@@ -164,6 +165,7 @@ class Transaction:
         self, name: str, data: Any, location: str | None, options: dict[str, Any]
     ) -> None:
         given, ours = split_properties(options.pop("configuration", None))
+        check_custom_metadata(options.get("commit_properties"))
         private = {**options, "post_commithook_properties": IN_PRIVATE}
 
         def write(folder: str) -> None:
@@ -254,6 +256,7 @@ class _StagedTable(SqlRawTable):
     def _perform(
         self, operation: Operation[T], commit_properties: Any, stage: Stage = run
     ) -> T:
+        check_custom_metadata(commit_properties)
         result = self._tables.stage(self._name, operation, stage)
         self.update_incremental()
         return result

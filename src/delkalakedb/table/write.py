@@ -15,6 +15,7 @@ from delkalakedb.model.txnlog import Staged
 from delkalakedb.storage import canonical_location
 from delkalakedb.table.again import read_back
 from delkalakedb.table.alters import IN_PRIVATE
+from delkalakedb.table.commit_info import check_custom_metadata
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.uri import Uri, is_deltasql, parse_uri, require_table
@@ -151,6 +152,7 @@ def _open(uri: Uri, storage_options: dict[str, str] | None) -> _Handle | None:
 
 
 def _first_write(uri: Uri, data: Any, options: dict[str, Any]) -> None:
+    check_custom_metadata(options["commit_properties"])
     configuration, ours = split_properties(options["configuration"])
     private = options | {
         "configuration": configuration,
