@@ -14,10 +14,11 @@ from arro3.core.types import ArrowSchemaExportable
 from deltalake import _internal
 
 from delkalakedb.catalog import Catalog
+from delkalakedb.commits import new_location
 from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.tables import Table
-from delkalakedb.storage import ObjectMeta, Store, canonical_location, open_store
+from delkalakedb.storage import ObjectMeta, Store, open_store
 from delkalakedb.table.alters import IN_PRIVATE
 from delkalakedb.table.commit_info import check_custom_metadata
 from delkalakedb.table.files import local_folder
@@ -171,7 +172,7 @@ def convert_to_deltalake(
     name, catalog = require_table(parsed), open_catalog(parsed)
     if name in {table.name for table in catalog.tables()}:
         raise TableExistsError(f"{name}: a table of this name exists already")
-    location = canonical_location(parsed.location or catalog.default_location(name))
+    location = new_location(catalog, name, parsed.location)
     store = open_store(location, storage_options)
     properties, ours = split_properties(configuration)
 
