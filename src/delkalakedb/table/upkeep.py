@@ -74,7 +74,7 @@ class SqlRawUpkeep:
     def vacuum(
         self,
         dry_run: bool,
-        retention_hours: int | None = None,
+        retention_hours: float | None = None,
         enforce_retention_duration: bool = True,
         commit_properties: Any = None,
         post_commithook_properties: Any = None,

@@ -5,6 +5,7 @@ store knows when it was written. Nothing goes that was needed, or written, withi
 retention.
 """
 
+import math
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -131,17 +132,24 @@ class Vacuum:
         }
 
 
-def retention_of(head: Head, hours: int | None, *, enforce: bool) -> Retention:
+def retention_of(head: Head, hours: float | None, *, enforce: bool) -> Retention:
     """The retention of a vacuum; an error where it is too short and `enforce`."""
     default_ms = parse_properties(head.metadata).deleted_file_retention_ms
-    asked_ms = default_ms if hours is None else hours * _HOUR_MS
+    asked_ms = default_ms if hours is None else _milliseconds(head.name, hours)
     if enforce and asked_ms < default_ms:
         raise DeltaError(
             f"{head.name}: Invalid retention period, minimum retention for vacuum is "
-            f"configured to be greater than {default_ms // _HOUR_MS} hours, "
-            f"got {asked_ms // _HOUR_MS} hours"
+            f"configured to be greater than {default_ms / _HOUR_MS:g} hours, "
+            f"got {asked_ms / _HOUR_MS:g} hours"
         )
     return Retention(asked_ms, default_ms)
+
+
+def _milliseconds(name: str, hours: float) -> int:
+    """Return hours in milliseconds, rounded up: more is kept, never less."""
+    if not (math.isfinite(hours) and hours >= 0):
+        raise DeltaError(f"{name}: a retention is 0 hours or more, not {hours}")
+    return math.ceil(hours * _HOUR_MS)
 
 
 def path_inside(path: str) -> str | None:
