@@ -215,7 +215,7 @@ class Write:
         Options that contradict each other are refused, as Delta Spark refuses them.
         """
         given = self.partition_overwrite_mode
-        setting = self.df.sparkSession.conf.get(SETTING, None)
+        setting = self.df.sparkSession.conf.get(SETTING, "static")
         if not metadata.partition_columns or not is_dynamic(given, setting):
             return False
         if self.replace_where is not None:
