@@ -1,17 +1,20 @@
 """Logging: one structured event per commit, redacted, silent by default."""
 
+import ast
 import io
 import json
 import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delkalakedb.redaction import redact
+import delkalakedb
+from delkalakedb.redaction import redact, redact_secrets
 from delkalakedb.telemetry import JsonFormatter, log_commit, log_event
 
 COMMIT = {
@@ -147,10 +150,40 @@ def test_redaction_hides_the_secret_only(text: str) -> None:
         "abfss://container@account.dfs.core.windows.net/t",
         "http://localhost:9000/bucket/a@b",
         "orders: version 7, WRITE, +3 -1 files",
+        "token: the catalog has no such table",
+        "the scheme must be deltasql, as in deltasql://postgres/user:password@host:5432"
+        "/database/schema/table or deltasql://sqlite/file.db?table=name",
+        "deltasql://postgres/[[user[:password]@]host[:port]/]database[/schema[/table]]",
     ],
 )
 def test_redaction_leaves_other_text_alone(text: str) -> None:
     assert redact(text) == text
+
+
+@pytest.mark.parametrize("secret", ["test", "password", "5432", "a-b-c", "x"])
+def test_secret_that_may_be_a_word_masks_nothing(secret: str) -> None:
+    text = "the latest test of table x-a-b-c at localhost:5432 needs a password"
+
+    assert redact_secrets(text, [secret]) == text
+
+
+def test_known_secret_is_masked_whole_and_only_whole() -> None:
+    text = (
+        "k3y-12 <K>k3y-12</K> k3y-123 (xk3y-12) ?c=a%2Fb%2Bc%3D1&d=xAKIA0123456789ABCDy"
+    )
+
+    shown = redact_secrets(text, ["k3y-12", "a/b+c=1", "AKIA0123456789ABCD", ""])
+
+    assert shown == "*** <K>***</K> k3y-123 (xk3y-12) ?c=***&d=x***y"
+
+
+def test_no_text_of_the_package_is_masked() -> None:
+    for path in Path(delkalakedb.__file__).parent.rglob("*.py"):
+        if path.name == "redaction.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert redact(node.value) == node.value, path
 
 
 @given(st.text())

@@ -318,17 +318,47 @@ def test_catalog_drops_table_and_location() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "how"),
+    "text",
     [
-        ("deltasql://sqlite/m.db", "?table=name"),
-        ("deltasql://postgres/db", "/public/name"),
+        "deltasql://sqlite/m.db",
+        "deltasql://sqlite//a%20b/m%3F%25%26.db?pool_size=2",
+        "deltasql://sqlite/m.db?",
+        "deltasql://sqlite/m.db?pool_size=2&",
+        "deltasql://duckdb/:memory:",
+        "deltasql://duckdb/m.duckdb?data_path=s3://bucket/a%26b",
+        "deltasql://postgres/db",
+        "deltasql://pg/db/public",
+        "deltasql://postgres/h:5432/db",
+        "deltasql://postgresql/u@h/db/my%2Fschema?sslmode=require",
+        "deltasql://postgres/u@[::1]:5433/db?connect_timeout=2.5",
     ],
 )
-def test_missing_table_is_refused_with_how_to_name_one(text: str, how: str) -> None:
-    with pytest.raises(UriError, match="no table") as caught:
-        require_table(parse_uri(text))
-    assert how in str(caught.value)
-    assert require_table(parse_uri(text).with_table("t")) == "t"
+def test_hint_for_a_missing_table_is_right_to_the_letter(text: str) -> None:
+    uri = parse_uri(text)
+    with pytest.raises(UriError, match="names a catalog but no table") as caught:
+        require_table(uri)
+
+    _, said = str(caught.value).split("; add ")
+    ending, example = said.split(" to the end of the URI, as in ")
+    for followed in (text + ending, str(uri) + ending, example):
+        assert parse_uri(followed) == uri.with_table("name")
+
+
+def test_hint_for_a_location_without_a_table_is_right_to_the_letter() -> None:
+    text = "deltasql://sqlite/m.db?location=/x"
+    followed = re.search("; add (.*) to the end", refusal(text))
+
+    assert followed is not None
+    uri = parse_uri(text + followed[1])
+    assert (uri.table, uri.location) == ("name", "/x")
+
+
+@pytest.mark.parametrize("alias", ["pg", "postgresql", "PostgreSQL"])
+def test_other_name_of_postgres_is_the_same_uri(alias: str) -> None:
+    uri = parse_uri(f"deltasql://{alias}/u:pw@h:5433/db/s/t?sslmode=require")
+
+    assert uri == parse_uri("deltasql://postgres/u:pw@h:5433/db/s/t?sslmode=require")
+    assert str(uri).startswith("deltasql://postgres/u:***@h:5433/db/s/t")
 
 
 def test_file_engine_takes_no_server() -> None:

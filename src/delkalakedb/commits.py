@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.catalog.names import check_name, no_such_table
 from delkalakedb.catalog.outbox import Lease
 from delkalakedb.catalog.pending import PendingSnapshot, new_table
 from delkalakedb.catalog.staging import find_table_at
@@ -17,7 +18,6 @@ from delkalakedb.errors import (
     MirrorBehindError,
     StorageError,
     TableExistsError,
-    TableNotFoundError,
     TransactionError,
 )
 from delkalakedb.mirror.deliver import deliver
@@ -28,12 +28,25 @@ from delkalakedb.storage import canonical_location, open_store
 from delkalakedb.storage.segment import LOG
 from delkalakedb.workspace import Captured, Operation, Stage, StageNew, run, run_new
 
-__all__ = ["REFUSED", "Together", "check_repeated", "commit", "ratify"]
+__all__ = [
+    "REFUSED",
+    "Together",
+    "check_repeated",
+    "commit",
+    "new_location",
+    "ratify",
+]
 
 T = TypeVar("T")
 # Nothing was ratified, for certain; after a lost connection one can't know.
 REFUSED = (DeltaError, CatalogBusyError, MirrorBehindError, StorageError)
 _Options = Mapping[str, str] | None
+
+
+def new_location(catalog: Catalog, name: str, given: str | None) -> str:
+    """Return where a new table's files go, before anything is written there."""
+    check_name(name)
+    return canonical_location(given or catalog.default_location(name))
 
 
 def commit(
@@ -139,7 +152,7 @@ class Together:
         if name in self._pending:
             return self._pending[name]
         if name not in self._versions:
-            raise TableNotFoundError(f"{name}: the catalog has no such table")
+            raise no_such_table(name)
         version, identity = self._versions[name]
         return self.catalog.snapshot(name, version, identity=identity)
 
@@ -162,7 +175,7 @@ class Together:
     ) -> None:
         """Run the operation that makes a table, and keep its commit for later."""
         self.check_open()
-        where = canonical_location(location or self.catalog.default_location(name))
+        where = new_location(self.catalog, name, location)
         captured = stage(name, where, operation, self.storage_options)
         self._captured.append((captured, None))
         (actions,) = captured.commits

@@ -11,6 +11,7 @@
     │   ├── TableNotFoundError      (also deltalake's)
     │   ├── TableExistsError
     │   ├── VersionNotFoundError
+    │   ├── CommitPropertiesError   (also ValueError)
     │   ├── SchemaMismatchError     (also deltalake's)
     │   ├── ProtocolError           (also deltalake's DeltaProtocolError)
     │   ├── ReadOnlyError           (the table is followed, or was moved)
@@ -40,6 +41,7 @@ __all__ = [
     "CatalogUnavailableError",
     "CodecError",
     "CommitFailedError",
+    "CommitPropertiesError",
     "ConfigError",
     "DeltaError",
     "DeltalakeDBError",
@@ -103,6 +105,10 @@ class TableExistsError(DeltaError):
 
 class VersionNotFoundError(DeltaError):
     """A version or timestamp that the catalog doesn't hold."""
+
+
+class CommitPropertiesError(DeltaError, ValueError):
+    """Custom metadata of a commit that isn't JSON, or that has a reserved key."""
 
 
 class SchemaMismatchError(DeltaError, _deltalake.SchemaMismatchError):

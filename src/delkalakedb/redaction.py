@@ -1,10 +1,17 @@
 """Credentials out of texts that people will read."""
 
 import re
-from collections.abc import Container
-from urllib.parse import unquote
+from collections.abc import Container, Iterable
+from urllib.parse import quote, unquote
 
-__all__ = ["MASK", "SECRET_NAMES", "redact", "redact_uri", "redact_url"]
+__all__ = [
+    "MASK",
+    "SECRET_NAMES",
+    "redact",
+    "redact_secrets",
+    "redact_uri",
+    "redact_url",
+]
 
 MASK = "***"
 # How the names of secrets end.
@@ -39,11 +46,22 @@ _HOSTLESS = re.compile(
     r":(?!\d+(?:[/?#]|$)|\*\*\*@)[^?#]*",
     re.IGNORECASE,
 )
+# After a colon these begin a sentence, as in an error about a table called `token`.
+_SENTENCE = r"(?:an?|can't|isn't|it|its|is|must|no|not|that|the|there|this)"
 _NAMED = re.compile(
-    rf"\b(\w*(?:{'|'.join(SECRET_NAMES)}|sig|signature)[\"']?\s*[=:]\s*)"
+    rf"\b(\w*(?:{'|'.join(SECRET_NAMES)}|sig|signature)[\"']?\s*"
+    rf"(?:=|:(?!\s+{_SENTENCE}\s))\s*)"
     r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&,;}]+)",
     re.IGNORECASE,
 )
+# In the forms of a URI that errors and help show.
+_EXAMPLE = re.compile(
+    r"(?<=deltasql://postgres/)(?:user:password@|\[\[user\[:password\]@\])(?=host\b)"
+)
+# Short enough, or plain enough, to stand in a text by chance.
+_WORD = re.compile(r".{0,5}|[a-z]{1,9}|[0-9]{1,9}", re.IGNORECASE | re.DOTALL)
+# characters; so many are no accident within a longer word
+_LONG = 16
 # In a text that may not even begin as a URI does.
 _SCHEME = re.compile(r"(?:deltasql|postgres(?:ql)?):/*", re.IGNORECASE)
 _ANY_PASSWORD = re.compile(r":\S*(?:@|%40)")
@@ -52,14 +70,40 @@ _LONGEST = 300
 
 
 def redact(text: str) -> str:
-    """Mask the passwords in URLs and in `password=...` pairs, wherever they stand."""
-    text = _DELTASQL.sub(rf"\1:{MASK}@", text)
-    return _NAMED.sub(rf"\1{MASK}", redact_url(text))
+    """Mask the passwords in URLs and in `password=...` pairs, wherever they stand.
+
+    The forms of a URI that errors and help show stay as they are.
+    """
+    pieces, end = [], 0
+    for example in _EXAMPLE.finditer(text):
+        pieces += [_redact(text[end : example.start()]), example[0]]
+        end = example.end()
+    return "".join([*pieces, _redact(text[end:])])
+
+
+def redact_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Mask secrets whose values are known, and what `redact` masks.
+
+    A secret that may be a word, such as `test`, isn't looked for, and a short one
+    isn't masked within a longer word.
+    """
+    for secret in (s for s in secrets if not _WORD.fullmatch(s)):
+        for form in {secret, quote(secret, safe="")}:
+            found = re.escape(form)
+            if len(secret) < _LONG:
+                found = rf"(?<![A-Za-z0-9]){found}(?![A-Za-z0-9])"
+            text = re.sub(found, MASK, text)
+    return redact(text)
 
 
 def redact_url(text: str) -> str:
     """Mask the password of a URL."""
     return _URL.sub(rf"\1\2:{MASK}@", text)
+
+
+def _redact(text: str) -> str:
+    text = _DELTASQL.sub(rf"\1:{MASK}@", text)
+    return _NAMED.sub(rf"\1{MASK}", redact_url(text))
 
 
 def redact_uri(text: str, parameters: Container[str]) -> str:

@@ -4,6 +4,8 @@
     deltasql://sqlite/relative.db            deltasql://sqlite//absolute/path.db
     deltasql://duckdb/relative.duckdb        deltasql://duckdb/:memory:
 
+`pg` and `postgresql` are other names of `postgres`.
+
 A text is split first, then each part is decoded by itself: percent escapes in what
 was written, `${VAR}` from the environment. What a variable holds is never read as
 syntax. No error shows a credential.
@@ -39,6 +41,7 @@ DEFAULT_SCHEMA = "public"
 
 _PREFIX = "deltasql://"
 _BUILT_IN = ("duckdb", "postgres", "sqlite")
+_ALIASES = {"pg": "postgres", "postgresql": "postgres"}
 _PARAMETERS = frozenset({*OPTIONS, "table"})
 _FORMS = (
     "deltasql://postgres/user:password@host:5432/database/schema/table",
@@ -134,7 +137,7 @@ class Uri:
 
 
 def is_deltasql(text: object) -> bool:
-    """Whether `text` is meant for us: a string with the `deltasql` scheme."""
+    """Return whether `text` is a string with the `deltasql` scheme."""
     return isinstance(text, str) and text[: len(_PREFIX)].lower() == _PREFIX
 
 
@@ -148,10 +151,10 @@ def require_table(uri: Uri) -> str:
     """The table's name, or an error that says how to give one."""
     if uri.table is not None:
         return uri.table
-    how = "?table=name"
-    if uri.engine == "postgres":
-        how = f"/{quote(uri.schema or DEFAULT_SCHEMA, safe='')}/name, or ?table=name"
-    raise UriError(f"{uri} names a catalog but no table; add {how}")
+    raise UriError(
+        f"{uri} names a catalog but no table; add {'&' if uri.options else '?'}"
+        f"table=name to the end of the URI, as in {uri.with_table('name')}"
+    )
 
 
 def parse_uri(text: str, env: Mapping[str, str] | None = None) -> Uri:
@@ -207,7 +210,10 @@ def _check_parts(uri: Uri) -> None:
     if uri.port is not None and not 1 <= uri.port <= 65535:
         raise UriError(_BAD_PORT)
     if uri.location and uri.table is None:
-        raise UriError("location is a table's, and no table is named")
+        raise UriError(
+            "location is a table's, and no table is named; add &table=name to the end "
+            "of the URI"
+        )
 
 
 def _check_text(value: str, part: str) -> None:
@@ -221,7 +227,7 @@ def _parse(text: str, env: Mapping[str, str]) -> Uri:
     _check_syntax(text)
     path, _, query = text[len(_PREFIX) :].partition("?")
     engine, _, path = path.partition("/")
-    engine = engine.lower()
+    engine = _ALIASES.get(engine.lower(), engine.lower())
     _check_engine(engine)
     parts = {"database": path}
     if engine == "postgres":
@@ -298,7 +304,8 @@ def _split_authority(authority: str) -> dict[str, str]:
 
 def _split_query(query: str) -> dict[str, str]:
     parameters: dict[str, str] = {}
-    for piece in filter(None, query.split("&")):
+    # `?` alone means nothing, so that `?table=name` can follow any URI without options
+    for piece in filter(None, query.lstrip("?").split("&")):
         name, equals, raw = piece.partition("=")
         if not (equals and _NAME.fullmatch(name)):
             raise UriError("parameters are name=value, joined by '&'")

@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import deltalake
@@ -152,7 +153,17 @@ def test_vacuum_refuses_a_short_retention(on_sqlite: Cli) -> None:
     words = ["vacuum", "sales", "--yes"]
 
     assert "minimum retention" in on_sqlite(*words, "--retention", "1h", code=5).stderr
-    assert "whole hours" in on_sqlite(*words, "--retention", "90m", code=2).stderr
+    assert "got 1.5 hours" in on_sqlite(*words, "--retention", "90m", code=5).stderr
+
+
+def test_retention_of_a_vacuum_may_be_a_fraction_of_hours(on_sqlite: Cli) -> None:
+    orphan = location(on_sqlite) / "orphan.parquet"
+    orphan.write_bytes(b"x")
+    os.utime(orphan, (time.time() - 50 * 60,) * 2)
+    words = ["vacuum", "sales", "--full", "--force", "--dry-run", "--retention"]
+
+    assert on_sqlite.json(*words, "0.9h")[0]["paths"] == {}
+    assert on_sqlite.json(*words, "48m")[0]["paths"] == {"orphan.parquet": 1}
 
 
 def test_vacuum_without_anything_to_delete_commits_nothing(on_sqlite: Cli) -> None:

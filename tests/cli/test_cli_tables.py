@@ -265,6 +265,22 @@ def test_renamed_table_is_there_under_its_new_name(deltasql: Cli) -> None:
     assert "no such table" in deltasql("files", "sales", code=5).stderr
 
 
+def test_uri_is_refused_where_a_name_belongs_and_not_shown(on_sqlite: Cli) -> None:
+    uri = "deltasql://postgres/me:hunter2@elsewhere/db/public/t"
+    for words in (
+        ["create", uri, "--schema", DDL],
+        ["create", uri, "--schema", DDL, "--if-not-exists"],
+        ["rename", "sales", uri],
+        ["rename", uri, "other"],
+        ["files", uri],
+        ["drop", uri, "--yes"],
+    ):
+        done = on_sqlite(*words, code=5)
+        assert "URI as its name" in done.stderr
+        assert "hunter2" not in done.output
+    assert [table["name"] for table in on_sqlite.json("tables")] == ["sales"]
+
+
 def test_dropped_table_leaves_its_data(deltasql: Cli) -> None:
     (table,) = deltasql.json("tables")
     again = "Add --yes if that is meant"

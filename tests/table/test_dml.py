@@ -98,6 +98,8 @@ def test_condition_that_deltalake_reads_its_own_way_finds_the_same_rows(
     twins.do(lambda t: t.delete("b IS NOT DISTINCT FROM true AND p = 'a'"))
     new = {"v": "100"}
     twins.do(lambda t: t.update(new, predicate="b IS DISTINCT FROM true AND p = 'b'"))
+    twins.do(lambda t: t.update(new, predicate="b IS\nDISTINCT\nFROM b AND p = 'b'"))
+    twins.do(lambda t: t.delete("NOT b IS DISTINCT FROM true AND p = 'b'"))
 
 
 def test_merge_with_many_clauses_gives_the_rows_of_plain_deltalake(

@@ -19,6 +19,8 @@ from delkalakedb.model.schema import parse_schema
 
 NAMES = {"source_alias": "s", "target_alias": "t"}
 FILES = 4
+# To delta-rs what follows the AND belongs to the right operand.
+ODD = "(t.id = s.id)\nIS NOT DISTINCT FROM true AND"
 
 
 @pytest.fixture
@@ -73,6 +75,12 @@ def looked_at(metrics: dict[str, Any]) -> int:
         (rows(11), "s.id + 10 = t.id", FILES + 1),
         (rows(11), "s.id IS NOT DISTINCT FROM t.id", FILES + 1),
         (rows(11), "CAST(s.id AS VARCHAR) = t.k", FILES + 1),
+        (rows(11), "s.id = t.id AND s.k IS NOT DISTINCT FROM t.k", 1),
+        (rows(11), "(t.k IS DISTINCT FROM s.k) AND s.id = t.id", 1),
+        (rows(11), f"{ODD} t.id = s.id", FILES + 1),
+        (rows(11), f"NOT {ODD} t.id = 11", FILES + 1),
+        (rows(11), f"t.id = s.id OR {ODD} t.k = 'k011'", FILES + 1),
+        (rows(11), f"s.id = t.id AND {ODD} t.id < 5", FILES + 1),
         (rows(11, kind=pa.float64()), "s.id = t.id", FILES + 1),
         (rows(11), "true", FILES + 1),
     ],

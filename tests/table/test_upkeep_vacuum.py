@@ -226,6 +226,25 @@ def test_change_data_of_a_promised_version_stays(
     assert raw.vacuum(True, 0, False, full=True) == ["_change_data/c.parquet"]
 
 
+def test_retention_may_be_a_fraction_of_hours(table: dk.DeltaTable) -> None:
+    put(table, "orphan.parquet", age_s=50 * 60)
+
+    def found(hours: Any) -> list[str]:
+        return table.vacuum(hours, enforce_retention_duration=False, full=True)
+
+    assert found(0.9) == found(1) == []
+    assert found(0.8) == ["orphan.parquet"]
+    with pytest.raises(DeltaError, match=r"greater than 168 hours, got 0\.9 hours"):
+        table.vacuum(0.9)  # type: ignore[arg-type]
+    for odd in (float("nan"), float("inf")):
+        with pytest.raises(DeltaError, match="0 hours or more"):
+            found(odd)
+    options: Any = {"enforce_retention_duration": False, "full": True}
+    table.vacuum(0.8, dry_run=False, **options)  # type: ignore[arg-type]
+    parameters = table.history(2)[1]["operationParameters"]
+    assert parameters["specifiedRetentionMillis"] == "2880000"
+
+
 def test_commit_properties_reach_both_commits(table: dk.DeltaTable) -> None:
     properties = CommitProperties(custom_metadata={"userName": "me"})
 

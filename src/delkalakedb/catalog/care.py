@@ -6,8 +6,8 @@ from itertools import groupby
 from typing import Any
 
 from delkalakedb.catalog.backend import Backend, Row
+from delkalakedb.catalog.names import no_such_table
 from delkalakedb.catalog.reader import commit_from_row
-from delkalakedb.errors import TableNotFoundError
 
 __all__ = ["Growth", "TableStats", "by_day", "load_audit", "load_growth", "load_stats"]
 
@@ -94,7 +94,7 @@ def load_stats(
         small = session.query("load_small_files", key | {"small_bytes": small_bytes})
         removed = session.query("load_tombstone_sizes", key)
     if name is not None and not rows:
-        raise TableNotFoundError(f"{name}: the catalog has no such table")
+        raise no_such_table(name)
     smalls: dict[str, Row] = {table: tuple(sizes) for table, *sizes in small}
     tombstones: dict[str, Row] = {table: tuple(sizes) for table, *sizes in removed}
     return [

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from delkalakedb.catalog.backend import Row, Session
+from delkalakedb.catalog.names import no_such_table
 from delkalakedb.catalog.statcolumns import StatColumn, parse_columns
 from delkalakedb.errors import (
     ReadOnlyError,
@@ -117,7 +118,7 @@ def load_head(
     asked = version if version is None else min(version, _MOST_VERSIONS)
     rows = session.query("load_head", {"name": name, "version": asked})
     if not rows:
-        raise TableNotFoundError(f"{name}: the catalog has no such table")
+        raise no_such_table(name)
     row = rows[0]
     check_identity(name, (row[0], row[3]), identity)
     if row[7] is None:

@@ -1,13 +1,42 @@
 """The names of tables in the catalog."""
 
 from delkalakedb.catalog.adopt import hold_mirror
+from delkalakedb.catalog.backend import load_backend
 from delkalakedb.catalog.catalog import Catalog
-from delkalakedb.catalog.names import check_name
+from delkalakedb.catalog.names import check_name, no_such_table
 from delkalakedb.catalog.transaction import lock_queries
-from delkalakedb.errors import TableExistsError, TableNotFoundError
+from delkalakedb.errors import TableExistsError, TransactionError
 from delkalakedb.model.txnlog import Staged
+from delkalakedb.uri import Uri, is_deltasql, parse_uri, require_table
 
-__all__ = ["rename_table"]
+__all__ = ["name_in", "rename_table"]
+
+
+def name_in(catalog: Catalog, table: str) -> tuple[str, str | None]:
+    """Return the name and the location that a name, or a URI of this catalog, gives."""
+    if not is_deltasql(table):
+        return table, None
+    uri = parse_uri(table)
+    if not _is_of(catalog, uri):
+        raise TransactionError(
+            f"{uri} is of another catalog; this transaction is of {catalog.uri}"
+        )
+    return require_table(uri), uri.location
+
+
+def _is_of(catalog: Catalog, uri: Uri) -> bool:
+    """Return whether a URI is of this catalog, whoever connects and how."""
+    if uri.engine != catalog.uri.engine:
+        return False
+    if uri.host is None:
+        # as it was when the catalog was opened: the working directory may have changed
+        (path,) = load_backend(uri.engine).identity(uri)
+        return path in catalog.backend.key
+    return _place(uri) == _place(catalog.uri)
+
+
+def _place(uri: Uri) -> tuple[object, ...]:
+    return uri.host, uri.port, uri.database, uri.schema
 
 
 def rename_table(catalog: Catalog, old: str, new: str) -> None:
@@ -25,4 +54,4 @@ def rename_table(catalog: Catalog, old: str, new: str) -> None:
         if session.query("find_table", {"name": new}):
             raise TableExistsError(f"{new}: a table of this name exists already")
         if not session.query("rename_table", params):
-            raise TableNotFoundError(f"{old}: the catalog has no such table")
+            raise no_such_table(old)

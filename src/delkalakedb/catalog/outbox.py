@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from delkalakedb.catalog.backend import Backend, Row, Run, Session
 from delkalakedb.catalog.head import Head
-from delkalakedb.errors import TableNotFoundError
+from delkalakedb.catalog.names import no_such_table
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.codec import decode_struct
 
@@ -263,7 +263,7 @@ def _now_ms() -> int:
 
 def _one(rows: list[Row], name: str) -> Mirror:
     if not rows:
-        raise TableNotFoundError(f"{name}: the catalog has no such table")
+        raise no_such_table(name)
     return _mirror(rows[0])
 
 

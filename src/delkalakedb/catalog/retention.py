@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from delkalakedb.catalog.backend import Backend, Run, Session
 from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.names import no_such_table
 from delkalakedb.errors import TableNotFoundError, VersionNotFoundError
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.codec import decode_struct
@@ -145,7 +146,7 @@ def check_kept(backend: Backend, head: Head) -> None:
 def _load(session: Session, name: str) -> _Bounds:
     rows = session.query("load_retention", {"name": name})
     if not rows:
-        raise TableNotFoundError(f"{name}: the catalog has no such table")
+        raise no_such_table(name)
     table_id, first_version, metadata, published, checkpoint = rows[0]
     properties = parse_properties(decode_struct(metadata, Metadata))
     return _Bounds(table_id, first_version, properties, published, checkpoint)

@@ -23,7 +23,7 @@ from delkalakedb.catalog.head import (
     check_identity,
     parse_head,
 )
-from delkalakedb.catalog.names import check_place
+from delkalakedb.catalog.names import check_place, no_such_table
 from delkalakedb.catalog.outbox import Lease, releasing, taken_lease, taking
 from delkalakedb.catalog.rebased import commit_info, empty_head, last_adds, rebased
 from delkalakedb.catalog.rows import hash_path
@@ -38,7 +38,6 @@ from delkalakedb.catalog.winners import (
 from delkalakedb.errors import (
     ProtocolError,
     TableExistsError,
-    TableNotFoundError,
 )
 from delkalakedb.model.actions import (
     Add,
@@ -328,7 +327,7 @@ class Transaction:
 
     def _create(self, staged: Staged) -> Committed:
         if staged.location is None:
-            raise TableNotFoundError(f"{staged.table}: the catalog has no such table")
+            raise no_such_table(staged.table)
         check_place(staged.table, staged.location)
         _check_actions(staged)
         taken = self._session.query("find_location", {"location": staged.location})

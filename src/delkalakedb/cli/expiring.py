@@ -23,7 +23,7 @@ _HOUR = timedelta(hours=1)
 @click.option(
     "--retention",
     type=DURATION,
-    help="Keep what was removed since, in whole hours; else as the table says (7d).",
+    help="Keep what was removed since, such as 14d or 1.5h; else as the table says.",
 )
 @click.option("--full", is_flag=True, help="Files that no version names as well.")
 @click.option(
@@ -47,7 +47,7 @@ def vacuum(
     Versions older than the retention can't be read after that. As JSON, the answer
     has every path.
     """
-    hours = _whole_hours(retention)
+    hours = None if retention is None else retention / _HOUR
     asked: dict[str, Any] = {
         "retention_hours": hours,
         "enforce_retention_duration": not force,
@@ -78,14 +78,8 @@ def vacuum(
     app.output.records(done, ("table", "deleted", "num_files", "size_bytes"))
 
 
-def _whole_hours(retention: timedelta | None) -> int | None:
-    if retention is not None and retention % _HOUR:
-        raise click.UsageError("the retention of a vacuum is in whole hours")
-    return None if retention is None else retention // _HOUR
-
-
 def _vacuum_plan(
-    catalog: "Catalog", name: str, hours: int | None, *, full: bool, force: bool
+    catalog: "Catalog", name: str, hours: float | None, *, full: bool, force: bool
 ) -> dict[str, int]:
     from delkalakedb.storage import open_store
     from delkalakedb.table.vacuum import Vacuum, retention_of

@@ -14,6 +14,7 @@ import msgspec
 
 from delkalakedb.catalog import Catalog, connect
 from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.names import check_name
 from delkalakedb.catalog.staging import StagedTable, find_table_at
 from delkalakedb.errors import CodecError, ProtocolError, TableExistsError
 from delkalakedb.migrate.loading import Loader
@@ -135,6 +136,8 @@ def import_into(
     `hold` is why nobody may commit to a table that comes in, `reading` who reads it.
     """
     found = find_table_at(catalog, store.url)
+    if found != name:
+        check_name(name)
     if found is not None and found != name:
         raise TableExistsError(f"{name}: its location belongs to table {found}")
     versions, replay = 0, None

@@ -6,7 +6,7 @@ understood keeps every file: the engine that reads the rows will judge it.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -46,6 +46,11 @@ _TYPES = {
     "DATE": date,
     "TEXT": str,
     "VARCHAR": str,
+}
+# The tokens of an operand without operators; parentheses enclose anything.
+_PLAIN = {
+    *("DASH", "DOT", "FALSE", "IDENTIFIER", "NULL", "NUMBER"),
+    *("R_PAREN", "STRING", "TRUE", "VAR"),
 }
 _COLOUR = re.compile("\x1b\\[[0-9]*m")
 
@@ -87,12 +92,30 @@ def parse_condition(text: str) -> Any:
 
 
 def reads_alike(text: str) -> bool:
-    """Whether delta-rs takes a condition for the same as everybody else.
+    """Return whether delta-rs reads a condition as the SQL standard does.
 
-    To it what follows `a IS DISTINCT FROM b` is a part of `b`.
+    To delta-rs everything between `a IS DISTINCT FROM` and the end of the condition,
+    or of the parentheses around that comparison, is the right operand. Readings agree
+    where a plain operand stands there and nothing after it.
     """
-    found = parse_condition(text).find_all(exp.NullSafeEQ, exp.NullSafeNEQ)
-    return not any(isinstance(node.parent, exp.Connector) for node in found)
+    try:
+        found = [token.token_type.name for token in _Sql().tokenize(text)]
+    except SqlglotError:
+        return False
+    # two tokens: DISTINCT FROM
+    operands = (found[i + 2 :] for i, kind in enumerate(found) if kind == "DISTINCT")
+    return all(map(_is_plain, operands))
+
+
+def _is_plain(operand: Sequence[str]) -> bool:
+    depth = 0
+    for kind in operand:
+        depth += (kind == "L_PAREN") - (kind == "R_PAREN")
+        if depth < 0:
+            return True
+        if depth == 0 and kind not in _PLAIN:
+            return False
+    return True
 
 
 def predicate_of(tree: Any, schema: Schema) -> Predicate:

@@ -4,6 +4,7 @@ Spark commits in a process of its own; the catalog is opened there, by its URI. 
 aborts writes that SQL has ratified, when it lost sight of them: nothing goes then.
 """
 
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ from delkalakedb.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from delkalakedb.model.actions import Action, Add, CommitInfo, Txn
+from delkalakedb.model.actions import Action, Add, CommitInfo, Metadata, Txn
 from delkalakedb.model.partition import format_partition_value
 from delkalakedb.model.paths import log_path
 from delkalakedb.model.properties import parse_properties
@@ -39,6 +40,7 @@ from delkalakedb.model.schema import parse_schema
 from delkalakedb.model.stats import measured_columns
 from delkalakedb.spark.evolving import plain_schema
 from delkalakedb.spark.output import commit_info
+from delkalakedb.spark.partition_overwrite import SETTING, is_dynamic, partitions_of
 from delkalakedb.spark.partitions import places_of
 from delkalakedb.spark.schemas import spark_schema
 from delkalakedb.spark.source import SourceOptions, arrow_schema
@@ -46,6 +48,7 @@ from delkalakedb.spark.uploads import Upload
 from delkalakedb.storage import canonical_location
 from delkalakedb.table.create import create_table
 from delkalakedb.table.perform import perform
+from delkalakedb.table.restore import removed
 from delkalakedb.workspace import Operation
 from delkalakedb.workspace.files import table_files
 from delkalakedb.workspace.inplace import Work, stage
@@ -71,6 +74,7 @@ _FEATURES = frozenset(
     }
 )
 _ELSEWHERE = "write with delkalakedb.spark.write"
+_MODE_OPTION = "partitionOverwriteMode"
 _QUERY_ID = "sql.streaming.queryId"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -80,11 +84,15 @@ _SORTED_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True)
 class TaskFiles(WriterCommitMessage):
-    """The files that a task wrote, on which version, and for which query."""
+    """The files that a task wrote, on which version, and for which query.
+
+    The session's settings are known to tasks, but not where Spark commits.
+    """
 
     files: list[dict[str, Any]]
     version: int
     query_id: str | None
+    partition_overwrite_mode: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,8 +108,10 @@ class TaskWriter:
         """Write the rows of one task."""
         (rows,) = self.upload(self._prepared(batches))
         context = TaskContext.get()
-        query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
-        return TaskFiles(rows.to_pylist(), self.version, query_id)
+        if context is None:
+            return TaskFiles(rows.to_pylist(), self.version, None)
+        query_id, mode = map(context.getLocalProperty, (_QUERY_ID, SETTING))
+        return TaskFiles(rows.to_pylist(), self.version, query_id, mode)
 
     def _prepared(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows in the table's types, sorted by the texts of their partitions."""
@@ -186,21 +196,36 @@ class _Sink:
         rows = [row for task in tasks for row in task.files]
         if not rows and not self._overwrite:
             return
-        actions: list[Action] = [self._info(rows, txn), *map(_add, rows)]
-        if txn is not None:
-            actions.append(Txn(app_id=txn[0], version=txn[1]))
-        work = Work(None, [actions], [row["path"] for row in rows])
+        adds = [_add(row) for row in rows]
+        txns = [] if txn is None else [Txn(app_id=txn[0], version=txn[1])]
+        paths = [row["path"] for row in rows]
         version = min((task.version for task in tasks), default=None)
         with self._options.opened() as (catalog, name):
+            snapshot = catalog.snapshot(name, version)
+            some = self._overwrite and self._replaces_some(snapshot.metadata, tasks)
+            info = self._info(rows, txn, dynamic=some)
+            actions: list[Action] = [info, *adds, *txns]
+            files = None
+            if some:
+                partitions = partitions_of(snapshot.metadata, adds)
+                gone, now_ms = partitions.files(snapshot), int(time.time() * 1000)
+                actions += [removed(add, now_ms) for add in gone.adds]
+                files = partitions.predicate
+            work = Work(None, [actions], paths)
+            everything = self._overwrite and not some
             perform(
                 catalog,
-                catalog.snapshot(name, version),
-                Operation("write", lambda _: work, remove_all=self._overwrite),
+                snapshot,
+                Operation("write", lambda _: work, files, remove_all=everything),
                 # To write the files again isn't ours.
-                retries=None if self._overwrite else 0,
+                retries=None if everything else 0,
                 storage_options=self._options.storage_options,
                 stage=stage,
             )
+
+    def _replaces_some(self, metadata: Metadata, tasks: Sequence[TaskFiles]) -> bool:
+        """Return whether an overwrite replaces only the partitions that get rows."""
+        return False
 
     def _discard(self, messages: Sequence[Any]) -> None:
         """Remove the files of tasks that ended, where others failed."""
@@ -218,10 +243,16 @@ class _Sink:
         ).discard(unknown)
 
     def _info(
-        self, rows: Sequence[dict[str, Any]], txn: tuple[str, int] | None
+        self,
+        rows: Sequence[dict[str, Any]],
+        txn: tuple[str, int] | None,
+        *,
+        dynamic: bool,
     ) -> CommitInfo:
         mode = "Overwrite" if self._overwrite else "Append"
         parameters: dict[str, Any] = {"mode": mode}
+        if dynamic:
+            parameters["isDynamicPartitionOverwrite"] = True
         if txn is not None and self.operation != _Sink.operation:
             parameters = {
                 "outputMode": "Complete" if self._overwrite else "Append",
@@ -238,7 +269,19 @@ class _Sink:
 
 
 class BatchWriter(_Sink, DataSourceArrowWriter):
-    """Appends rows, or puts them in the place of all others."""
+    """Appends rows, or puts them in the place of others: all, or their partitions'."""
+
+    known = (*_Sink.known, _MODE_OPTION)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        is_dynamic(self._options.get(_MODE_OPTION), None)
+
+    def _replaces_some(self, metadata: Metadata, tasks: Sequence[TaskFiles]) -> bool:
+        settings = (task.partition_overwrite_mode for task in tasks)
+        option = self._options.get(_MODE_OPTION)
+        dynamic = is_dynamic(option, next(settings, None))
+        return dynamic and bool(metadata.partition_columns)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Ratify the files, in a process near the driver."""

@@ -5,7 +5,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -193,7 +193,8 @@ class DeltaTable:
     def vacuum(self, retentionHours: float | None = None) -> "DataFrame":
         """Delete files that no version within the retention needs; an empty frame."""
         checks = str(self._spark.conf.get(_CHECK_RETENTION, "true")).lower() == "true"
-        hours = None if retentionHours is None else int(retentionHours)
+        # deltalake's signature has whole hours, and hands on what it is given
+        hours: Any = retentionHours
         self._handle.face().vacuum(
             hours, dry_run=False, enforce_retention_duration=checks, full=True
         )

@@ -14,12 +14,14 @@ from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
 from delkalakedb.model.actions import (
     Action,
+    Add,
     Cdc,
     CommitInfo,
     Metadata,
     Protocol,
     Txn,
 )
+from delkalakedb.model.predicate import Anything
 from delkalakedb.model.protocol import check_writable
 from delkalakedb.spark.assigning import find_field
 from delkalakedb.spark.checking import finished, required
@@ -32,6 +34,7 @@ from delkalakedb.spark.evolving import (
 from delkalakedb.spark.files_out import CHANGE_TYPE, write_files
 from delkalakedb.spark.mapping import is_mapped
 from delkalakedb.spark.output import Output, commit_info
+from delkalakedb.spark.partition_overwrite import SETTING, is_dynamic, partitions_of
 from delkalakedb.spark.rewriting import deletion
 from delkalakedb.spark.schemas import table_schema
 from delkalakedb.spark.session import check_spark
@@ -65,6 +68,7 @@ def write(
     merge_schema: bool = False,
     overwrite_schema: bool = False,
     replace_where: str | None = None,
+    partition_overwrite_mode: str | None = None,
     txn: tuple[str, int] | None = None,
     location: str | None = None,
     configuration: Mapping[str, str | None] | None = None,
@@ -84,6 +88,9 @@ def write(
         overwrite_schema: whether "overwrite" replaces the schema, too.
         replace_where: with "overwrite", a condition in Spark's SQL: the rows for which
             it holds are replaced, and it must hold for the new ones.
+        partition_overwrite_mode: with "overwrite" of a partitioned table, "dynamic"
+            replaces only the partitions that get rows, "static" all of them; the
+            session's `spark.sql.sources.partitionOverwriteMode` by default.
         txn: an application's id and its own version. What it has written before isn't
             written again.
         location: where a new table's files go.
@@ -103,6 +110,7 @@ def write(
         merge_schema=merge_schema,
         overwrite_schema=overwrite_schema,
         replace_where=replace_where,
+        partition_overwrite_mode=partition_overwrite_mode,
         txn=txn,
         configuration=configuration,
         description=description,
@@ -145,6 +153,7 @@ class Write:
     merge_schema: bool = False
     overwrite_schema: bool = False
     replace_where: str | None = None
+    partition_overwrite_mode: str | None = None
     txn: tuple[str, int] | None = None
     configuration: Mapping[str, str | None] | None = None
     description: str | None = None
@@ -155,6 +164,7 @@ class Write:
         if self.mode.lower() not in _MODES:
             known = ", ".join(_MODES)
             raise DeltaError(f"{self.name}: mode {self.mode!r} isn't one of {known}")
+        is_dynamic(self.partition_overwrite_mode, None)
         for option in ("overwrite_schema", "replace_where"):
             if getattr(self, option) and not self._overwrites:
                 raise DeltaError(f"{self.name}: {option} needs mode='overwrite'")
@@ -181,7 +191,11 @@ class Write:
         run: Any = self._run if self.replace_where is None else self._replace
         if self.replace_where is not None:
             files = pruning(self.replace_where, self._target(snapshot))
+            self._is_dynamic(self._metadata(snapshot))
             return Operation("overwrite", run, files)
+        if self._overwrites and self._is_dynamic(self._metadata(snapshot)):
+            run = self._replace_partitions
+            return Operation("overwrite", run, Anything())
         return Operation(said.lower(), run, remove_all=self._overwrites)
 
     @property
@@ -194,6 +208,29 @@ class Write:
         if given is None:
             return None
         return [given] if isinstance(given, str) else list(given)
+
+    def _is_dynamic(self, metadata: Metadata) -> bool:
+        """Return whether an overwrite replaces only the partitions that get rows.
+
+        Options that contradict each other are refused, as Delta Spark refuses them.
+        """
+        given = self.partition_overwrite_mode
+        setting = self.df.sparkSession.conf.get(SETTING, "static")
+        if not metadata.partition_columns or not is_dynamic(given, setting):
+            return False
+        if self.replace_where is not None:
+            if given is not None:
+                raise DeltaError(
+                    f"{self.name}: replace_where and partition_overwrite_mode="
+                    "'dynamic' both say what is replaced; give one of them"
+                )
+            return False
+        if self.overwrite_schema:
+            raise DeltaError(
+                f"{self.name}: overwrite_schema can't be used where only partitions "
+                "are replaced; give partition_overwrite_mode='static', too"
+            )
+        return True
 
     def _repeats(self, snapshot: Snapshot) -> bool:
         if self.txn is None:
@@ -218,6 +255,8 @@ class Write:
         protocol, metadata = _made(run_new(self.name, location, new))
         protocol = evolved_protocol(protocol, metadata)
         check_writable(protocol, metadata)
+        if self._overwrites:
+            self._is_dynamic(metadata)
         written = write_files(
             self._rows(metadata),
             location,
@@ -240,6 +279,17 @@ class Write:
             out.write(self._rows(metadata))
             return self._finish(out, (), removed)
 
+    def _replace_partitions(self, snapshot: Snapshot) -> Work[None]:
+        """Overwrite the partitions that get rows."""
+        target, metadata = self._target(snapshot), self._metadata(snapshot)
+        target.check_removable()
+        with Output(target, metadata) as out:
+            out.write(self._rows(metadata))
+            partitions = partitions_of(metadata, out.adds)
+            gone = partitions.files(snapshot)
+            work = self._finish(out, (), {"numRemovedFiles": len(gone)}, gone.adds)
+            return replace(work, looked_at=partitions.predicate)
+
     def _replace(self, snapshot: Snapshot) -> Work[None]:
         """Overwrite where a condition holds."""
         condition = self.replace_where
@@ -261,9 +311,14 @@ class Write:
             return self._finish(out, actions, {})
 
     def _finish(
-        self, out: Output, more: Sequence[Action], metrics: Mapping[str, int]
+        self,
+        out: Output,
+        more: Sequence[Action],
+        metrics: Mapping[str, int],
+        gone: Sequence[Add] | None = None,
     ) -> Work[None]:
-        work = out.work(None, self._info(out.adds, metrics))
+        info = self._info(out.adds, metrics, dynamic=gone is not None)
+        work = out.work(None, info, gone or ())
         (actions,) = work.commits
         return replace(work, commits=[[*actions, *more, *self._txns]])
 
@@ -314,13 +369,21 @@ class Write:
         now_ms = int(time.time() * 1000)
         return [Txn(app_id=app_id, version=version, last_updated=now_ms)]
 
-    def _info(self, adds: Sequence[Any], more: Mapping[str, int] = {}) -> CommitInfo:
-        parameters = {
+    def _info(
+        self,
+        adds: Sequence[Any],
+        more: Mapping[str, int] = {},
+        *,
+        dynamic: bool = False,
+    ) -> CommitInfo:
+        parameters: dict[str, Any] = {
             "mode": _MODES[self.mode.lower()],
             "partitionBy": json.dumps(self._partitions or []),
         }
         if self.replace_where is not None:
             parameters["predicate"] = json.dumps([self.replace_where])
+        if dynamic:
+            parameters["isDynamicPartitionOverwrite"] = True
         rows = (json.loads(add.stats)["numRecords"] for add in adds)
         metrics = {
             "numFiles": len(adds),

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -12,9 +12,9 @@ from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import from_url
 
 from delkalakedb.errors import StorageError
-from delkalakedb.redaction import MASK, SECRET_NAMES, redact
+from delkalakedb.redaction import SECRET_NAMES, redact
 
-__all__ = ["Options", "is_secret", "masked", "parse_options"]
+__all__ = ["Options", "is_secret", "parse_options"]
 
 _VENDORS = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}
 _CLIENT = frozenset(
@@ -87,13 +87,6 @@ def parse_options(scheme: str, options: Mapping[str, str]) -> Options:
 def is_secret(key: str, value: str) -> bool:
     """Whether an option, by whatever vendor's name, is one that nobody may read."""
     return key.lower().endswith(SECRET_NAMES) or redact(value) != value
-
-
-def masked(text: str, secrets: Iterable[str]) -> str:
-    """A text without the secrets, and without anything else that looks like one."""
-    for secret in secrets:
-        text = text.replace(secret, MASK)
-    return redact(text)
 
 
 def _environment(vendor: str) -> dict[str, str]:

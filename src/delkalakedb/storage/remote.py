@@ -20,8 +20,8 @@ from obstore.exceptions import (
     NotSupportedError,
 )
 
+from delkalakedb.redaction import redact_secrets
 from delkalakedb.storage.base import ObjectMeta, ObjectNotFoundError, Store
-from delkalakedb.storage.options import masked
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta as Found
@@ -168,7 +168,7 @@ class RemoteStore(Store):
                 yield
             except (BaseError, FileNotFoundError) as error:
                 # Servers tell the key that they refuse.
-                error.args = (masked(str(error), self._secrets),)
+                error.args = (redact_secrets(str(error), self._secrets),)
                 raise
 
 

@@ -11,7 +11,7 @@ from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, from_url
 
 from delkalakedb.errors import StorageError
-from delkalakedb.redaction import redact_url
+from delkalakedb.redaction import redact_secrets, redact_url
 from delkalakedb.storage.base import (
     ObjectMeta,
     ObjectNotFoundError,
@@ -19,7 +19,7 @@ from delkalakedb.storage.base import (
     first_line,
 )
 from delkalakedb.storage.local import LocalStore
-from delkalakedb.storage.options import masked, parse_options
+from delkalakedb.storage.options import parse_options
 from delkalakedb.storage.remote import RemoteStore, Server
 from delkalakedb.uri_options import SCHEMES, scheme_of
 
@@ -104,7 +104,7 @@ def _connect(url: str, given: Mapping[str, str]) -> RemoteStore:
             retry_config=options.retry,
         )
     except BaseError as error:
-        error.args = (masked(str(error), options.secrets),)
+        error.args = (redact_secrets(str(error), options.secrets),)
         raise StorageError(f"{url}: {first_line(error)}") from error
     return RemoteStore(url, store, options.secrets, _doubted(url, options.config))
 

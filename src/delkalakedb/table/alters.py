@@ -7,6 +7,7 @@ from deltalake import PostCommitHookProperties
 
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.model.predicate import Anything, Predicate
+from delkalakedb.table.commit_info import check_custom_metadata
 from delkalakedb.table.perform import perform
 from delkalakedb.workspace import Operation, Stage, run, split_properties
 
@@ -159,6 +160,7 @@ class SqlRawAlters:
         self, operation: Operation[T], commit_properties: Any, stage: Stage = run
     ) -> T:
         """Make an operation true and move to the version it made."""
+        check_custom_metadata(commit_properties)
         result, version = perform(
             self._catalog,
             self._current(),

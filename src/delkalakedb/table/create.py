@@ -14,11 +14,13 @@ from arro3.core.types import ArrowSchemaExportable
 from deltalake import _internal
 
 from delkalakedb.catalog import Catalog
+from delkalakedb.commits import new_location
 from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.tables import Table
-from delkalakedb.storage import ObjectMeta, Store, canonical_location, open_store
+from delkalakedb.storage import ObjectMeta, Store, open_store
 from delkalakedb.table.alters import IN_PRIVATE
+from delkalakedb.table.commit_info import check_custom_metadata
 from delkalakedb.table.files import local_folder
 from delkalakedb.table.footers import bring_footers
 from delkalakedb.table.opened import open_catalog
@@ -111,6 +113,7 @@ def create_deltalake(
     post_commithook_properties: Any = None,
 ) -> None:
     """Create a table without rows, or replace one."""
+    check_custom_metadata(commit_properties)
 
     def create(folder: str, properties: dict[str, Any]) -> None:
         _internal.create_deltalake(
@@ -140,6 +143,7 @@ def create_table_with_add_actions(
     **options: Any,
 ) -> None:
     """Create a table of files that are in their place already."""
+    check_custom_metadata(options["commit_properties"])
 
     def create(folder: str, properties: dict[str, Any]) -> None:
         _internal.create_table_with_add_actions(
@@ -163,11 +167,12 @@ def convert_to_deltalake(
     **options: Any,
 ) -> None:
     """Create a table of the Parquet files at its location."""
+    check_custom_metadata(options["commit_properties"])
     parsed = parse_uri(uri)
     name, catalog = require_table(parsed), open_catalog(parsed)
     if name in {table.name for table in catalog.tables()}:
         raise TableExistsError(f"{name}: a table of this name exists already")
-    location = canonical_location(parsed.location or catalog.default_location(name))
+    location = new_location(catalog, name, parsed.location)
     store = open_store(location, storage_options)
     properties, ours = split_properties(configuration)
 

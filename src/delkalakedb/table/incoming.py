@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from delkalakedb.catalog.names import no_such_table
 from delkalakedb.errors import (
     QueryError,
     SchemaMismatchError,
@@ -72,9 +73,7 @@ def append_files(
     """
     name, known = require_table(parse_uri(uri)), _schema(uri)
     if known is None and not create:
-        raise TableNotFoundError(
-            f"{name}: the catalog has no such table; --create makes it"
-        )
+        raise TableNotFoundError(f"{no_such_table(name)}; --create makes it")
     files = [inspect_file(path, kind) for path in find_files(patterns)]
     before = files[0].schema if known is None else known
     schema = _target(files, before, merge=schema_mode == "merge")

@@ -93,9 +93,13 @@ class MergePlan:
             return Anything()
         # sqlglot takes long to import: only where it is needed.
         from delkalakedb.model.merge_keys import parse_merge
+        from delkalakedb.model.sql_predicate import reads_alike
 
+        predicate: str = self._options["predicate"]
+        if not reads_alike(predicate):
+            return Anything()
         condition = parse_merge(
-            self._options["predicate"],
+            predicate,
             parse_schema(metadata.schema_string),
             source.schema.names,
             target_alias=self.target_alias,

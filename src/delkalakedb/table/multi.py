@@ -18,6 +18,7 @@ import deltalake
 from arro3.core import RecordBatchReader
 
 from delkalakedb.catalog import Catalog, Snapshot, connect
+from delkalakedb.catalog.naming import name_in
 from delkalakedb.catalog.pending import PendingSnapshot
 from delkalakedb.commits import Together
 from delkalakedb.errors import (
@@ -28,6 +29,7 @@ from delkalakedb.errors import (
 from delkalakedb.model.tables import Table
 from delkalakedb.model.txnlog import Committed
 from delkalakedb.table.alters import IN_PRIVATE
+from delkalakedb.table.commit_info import check_custom_metadata
 from delkalakedb.table.create import NewSchema, creation
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.table import DeltaTable
@@ -95,6 +97,7 @@ class Transaction:
 
     def table(self, name: str) -> DeltaTable:
         """A table as the transaction sees it; what is done to it is staged."""
+        name, _ = name_in(self.tables.catalog, name)
         return _Handle(self.tables, name, self._options)
 
     def write(
@@ -110,7 +113,12 @@ class Transaction:
 
         A DataFrame of Spark is written by Spark; it takes the options of its `write`.
         The location is where a new table is to be; one that exists stays.
+
+        Here and in every other call a table may be given by its name, or by its URI if
+        that is of this catalog.
         """
+        name, place = name_in(self.tables.catalog, name)
+        location = location or place
         if (writer := _writer_of(data)) is not None:
             writer(self.tables, name, data, mode, location=location, **options)
         elif self.tables.has(name):
@@ -129,6 +137,7 @@ class Transaction:
         description: str | None = None,
     ) -> Table:
         """Create an empty table, as `Catalog.create_table` does."""
+        name, place = name_in(self.tables.catalog, name)
         if self.tables.has(name):
             raise TableExistsError(f"{name}: the table exists already")
         operation = creation(
@@ -137,7 +146,7 @@ class Transaction:
             configuration=configuration,
             description=description,
         )
-        self.tables.stage_new(name, operation, location)
+        self.tables.stage_new(name, operation, location or place)
         return self.tables.snapshot(name).table
 
     def delete(
@@ -164,6 +173,7 @@ class Transaction:
         self, name: str, data: Any, location: str | None, options: dict[str, Any]
     ) -> None:
         given, ours = split_properties(options.pop("configuration", None))
+        check_custom_metadata(options.get("commit_properties"))
         private = {**options, "post_commithook_properties": IN_PRIVATE}
 
         def write(folder: str) -> None:
@@ -254,6 +264,7 @@ class _StagedTable(SqlRawTable):
     def _perform(
         self, operation: Operation[T], commit_properties: Any, stage: Stage = run
     ) -> T:
+        check_custom_metadata(commit_properties)
         result = self._tables.stage(self._name, operation, stage)
         self.update_incremental()
         return result

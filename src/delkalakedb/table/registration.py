@@ -17,8 +17,8 @@ from deltalake import query, table, transaction
 from deltalake.fs import _base_handler
 from deltalake.writer import convert_to, writer
 
+from delkalakedb.commits import new_location
 from delkalakedb.errors import TableNotFoundError
-from delkalakedb.storage import canonical_location
 from delkalakedb.table.compat import check_deltalake
 from delkalakedb.table.create import (
     convert_to_deltalake,
@@ -28,6 +28,7 @@ from delkalakedb.table.create import (
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.real import Real
+from delkalakedb.table.schemes import naming_schemes
 from delkalakedb.table.table import DeltaTable, write_deltalake
 from delkalakedb.uri import is_deltasql, parse_uri, require_table
 
@@ -83,7 +84,8 @@ class _RawDeltaTable(_Class):
     def __call__(self, table_uri: Any, *args: Any, **options: Any) -> Any:
         if is_deltasql(table_uri):
             return DeltaTable(table_uri, *args, **options)._table
-        return self._original(table_uri, *args, **options)
+        with naming_schemes():
+            return self._original(table_uri, *args, **options)
 
     def is_deltatable(self, table_uri: Any, *args: Any) -> bool:
         if is_deltasql(table_uri):
@@ -146,7 +148,8 @@ def _function(ours: Callable[..., Any], argument: str) -> _Route:
         @wraps(original)
         def route(*args: Any, **options: Any) -> Any:
             uri = args[0] if args else options[argument]
-            return (ours if is_deltasql(uri) else original)(*args, **options)
+            with naming_schemes():
+                return (ours if is_deltasql(uri) else original)(*args, **options)
 
         return route
 
@@ -164,7 +167,7 @@ def _folder(table_uri: str) -> str:
     try:
         return catalog.table(name).location
     except TableNotFoundError:
-        location = canonical_location(uri.location or catalog.default_location(name))
+        location = new_location(catalog, name, uri.location)
     parts = urlsplit(location)
     if parts.scheme == "file":
         Path(unquote(parts.path)).mkdir(parents=True, exist_ok=True)

@@ -30,6 +30,7 @@ from delkalakedb.table.create import create_deltalake
 from delkalakedb.table.dataset import make_dataset, scan_table
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
+from delkalakedb.table.schemes import naming_schemes
 from delkalakedb.table.write import write_deltalake
 from delkalakedb.uri import Uri, is_deltasql, parse_uri, require_table
 
@@ -67,14 +68,15 @@ class DeltaTable(deltalake.DeltaTable):
             skip_stats: deprecated by deltalake, and ignored.
         """
         if not is_deltasql(table_uri):
-            super().__init__(
-                table_uri,
-                version,
-                storage_options,
-                without_files,
-                log_buffer_size,
-                skip_stats,
-            )
+            with naming_schemes():
+                super().__init__(
+                    table_uri,
+                    version,
+                    storage_options,
+                    without_files,
+                    log_buffer_size,
+                    skip_stats,
+                )
             return
         _warn_ignored(
             without_files=without_files,
@@ -126,7 +128,8 @@ class DeltaTable(deltalake.DeltaTable):
         }
         given = (mode, partition_by, name, description, configuration, storage_options)
         if not is_deltasql(table_uri):
-            made: Any = super().create(table_uri, schema, *given, *args, **options)
+            with naming_schemes():
+                made: Any = super().create(table_uri, schema, *given, *args, **options)
             return cast(Self, made)
         options = _with_positional(options, args)
         if not isinstance(schema, deltalake.Schema):

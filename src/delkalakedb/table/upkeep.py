@@ -41,6 +41,7 @@ from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.txnlog import Conflicted, Reads, Staged
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.segment import LOG
+from delkalakedb.table.commit_info import custom_metadata
 from delkalakedb.table.files import has_vectors, load_files
 from delkalakedb.table.perform import lost
 from delkalakedb.table.restore import check_present, removed, restored
@@ -74,7 +75,7 @@ class SqlRawUpkeep:
     def vacuum(
         self,
         dry_run: bool,
-        retention_hours: int | None = None,
+        retention_hours: float | None = None,
         enforce_retention_duration: bool = True,
         commit_properties: Any = None,
         post_commithook_properties: Any = None,
@@ -83,6 +84,7 @@ class SqlRawUpkeep:
     ) -> list[str]:
         """Delete files that nothing needs any more; their paths."""
         self._check_upkeep("vacuum")
+        custom = custom_metadata(commit_properties)
         head = self._log.head()
         enforce = enforce_retention_duration
         retention = retention_of(head, retention_hours, enforce=enforce)
@@ -100,7 +102,6 @@ class SqlRawUpkeep:
             "numFilesToDelete": len(plan),
             "sizeOfDataToDelete": sum(plan.values()),
         }
-        custom = _custom_metadata(commit_properties)
         self._commit(_info("VACUUM START", parameters, start, custom))
         # What was ratified meanwhile may have brought a file back.
         deleted = vacuum.delete(plan)
@@ -120,6 +121,7 @@ class SqlRawUpkeep:
     ) -> str:
         """Make the table what it was at a version or a time; metrics as JSON."""
         self._check_upkeep("restore")
+        custom = custom_metadata(commit_properties)
         log = self._log
         difference = restored(
             self._catalog,
@@ -130,7 +132,7 @@ class SqlRawUpkeep:
         )
         if not ignore_missing_files:
             check_present(self._name, difference.adds, self._store())
-        custom, metrics = _custom_metadata(commit_properties), difference.metrics
+        metrics = difference.metrics
         self._commit(
             _info("RESTORE", _restored_from(target), metrics, custom),
             difference.actions,
@@ -147,6 +149,7 @@ class SqlRawUpkeep:
     ) -> str:
         """Take files out of the table that aren't in the store; metrics as JSON."""
         self._check_upkeep("repair")
+        custom = custom_metadata(commit_properties)
         latest = self._log.latest_version()
         absent = self._absent(latest)
         paths = [add.path for add in absent]
@@ -156,7 +159,7 @@ class SqlRawUpkeep:
             return _json(metrics)
         now_ms = _now_ms()
         self._commit(
-            _info("FSCK", {}, metrics, _custom_metadata(commit_properties)),
+            _info("FSCK", {}, metrics, custom),
             [removed(add, now_ms) for add in absent],
             reads=Reads(version=latest, paths=frozenset(paths)),
             txns=_txns(commit_properties),
@@ -291,10 +294,6 @@ def _info(
         "engineInfo": CLIENT,
     }
     return CommitInfo({**custom, **ours})
-
-
-def _custom_metadata(commit_properties: Any) -> dict[str, Any]:
-    return dict(getattr(commit_properties, "custom_metadata", None) or {})
 
 
 def _txns(commit_properties: Any) -> list[Txn]:

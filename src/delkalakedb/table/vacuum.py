@@ -6,7 +6,11 @@ retention. Files are compared by where their paths lead, nothing outside of the
 table's location is deleted, and nothing behind a symbolic link.
 """
 
+<<<<<<< HEAD
 import logging
+=======
+import math
+>>>>>>> faces
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -183,25 +187,39 @@ class Vacuum:
         log_event(_log, logging.WARNING, message, event="vacuum", table=name)
 
 
-def retention_of(head: Head, hours: int | None, *, enforce: bool) -> Retention:
+def retention_of(head: Head, hours: float | None, *, enforce: bool) -> Retention:
     """The retention of a vacuum; an error where it is too short and `enforce`."""
     default_ms = parse_properties(head.metadata).deleted_file_retention_ms
-    asked_ms = default_ms if hours is None else hours * _HOUR_MS
+    asked_ms = default_ms if hours is None else _milliseconds(head.name, hours)
     if enforce and asked_ms < default_ms:
         raise DeltaError(
             f"{head.name}: Invalid retention period, minimum retention for vacuum is "
-            f"configured to be greater than {default_ms // _HOUR_MS} hours, "
-            f"got {asked_ms // _HOUR_MS} hours"
+            f"configured to be greater than {default_ms / _HOUR_MS:g} hours, "
+            f"got {asked_ms / _HOUR_MS:g} hours"
         )
     return Retention(asked_ms, default_ms)
 
 
+<<<<<<< HEAD
 def _folder_names(metadata: Metadata) -> frozenset[str]:
     """What the names of partitions' folders begin with, up to the equals sign."""
     schema = parse_schema(metadata.schema_string)
     columns = {*metadata.partition_columns}
     physical = {f.physical_name for f in schema.fields if f.name in columns}
     return frozenset(name.rpartition("/")[2] for name in columns | physical)
+=======
+def _milliseconds(name: str, hours: float) -> int:
+    """Return hours in milliseconds, rounded up: more is kept, never less."""
+    if not (math.isfinite(hours) and hours >= 0):
+        raise DeltaError(f"{name}: a retention is 0 hours or more, not {hours}")
+    return math.ceil(hours * _HOUR_MS)
+
+
+def path_inside(path: str) -> str | None:
+    """The literal path in the table's location; absolute ones lead out of it."""
+    outside = urlsplit(path).scheme or path.startswith("/")
+    return None if outside else unquote(path)
+>>>>>>> faces
 
 
 def _is_hidden(path: str, partition_columns: Set[str]) -> bool:

@@ -9,14 +9,15 @@ from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
 from deltalake import CommitProperties, PostCommitHookProperties, WriterProperties
 
 from delkalakedb.catalog import Catalog
-from delkalakedb.commits import REFUSED, commit
+from delkalakedb.commits import REFUSED, commit, new_location
 from delkalakedb.errors import TableExistsError, TableNotFoundError
 from delkalakedb.model.txnlog import Staged
-from delkalakedb.storage import canonical_location
 from delkalakedb.table.again import read_back
 from delkalakedb.table.alters import IN_PRIVATE
+from delkalakedb.table.commit_info import check_custom_metadata
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
+from delkalakedb.table.schemes import naming_schemes
 from delkalakedb.uri import Uri, is_deltasql, parse_uri, require_table
 from delkalakedb.workspace import (
     Captured,
@@ -89,7 +90,8 @@ def write_deltalake(
             _first_write(uri, data, options)
             return
         target = opened
-    deltalake.write_deltalake(target, data, **options)
+    with naming_schemes():
+        deltalake.write_deltalake(target, data, **options)
 
 
 def make_table(
@@ -117,7 +119,7 @@ def make_table_in(
     stage: StageNew = run_new,
 ) -> None:
     """The same in an open catalog, at a location or where it has its tables."""
-    location = canonical_location(location or catalog.default_location(name))
+    location = new_location(catalog, name, location)
     made = stage(name, location, operation, storage_options)
     (actions,) = made.commits
     staged = Staged(name, actions, location=location)
@@ -151,6 +153,7 @@ def _open(uri: Uri, storage_options: dict[str, str] | None) -> _Handle | None:
 
 
 def _first_write(uri: Uri, data: Any, options: dict[str, Any]) -> None:
+    check_custom_metadata(options["commit_properties"])
     configuration, ours = split_properties(options["configuration"])
     private = options | {
         "configuration": configuration,

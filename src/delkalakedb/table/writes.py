@@ -307,7 +307,7 @@ class SqlRawWrites(SqlRawAlters):
 
 def _reads_alike(predicate: str) -> bool:
     # Only where it can matter: sqlglot takes long to import, and to parse.
-    if " distinct " not in predicate.lower():
+    if "distinct" not in predicate.lower():
         return True
     from delkalakedb.model.sql_predicate import reads_alike
 
