@@ -36,7 +36,7 @@ from delkalakedb.model.actions import (
     known,
 )
 from delkalakedb.model.properties import parse_properties
-from delkalakedb.model.protocol import check_actions
+from delkalakedb.model.protocol import check_adoptable
 from delkalakedb.model.replay import FileKey
 from delkalakedb.model.txnlog import Staged
 
@@ -134,7 +134,7 @@ def _check_protocol(head: Head, entry: Entry) -> None:
     brings_protocol = any(isinstance(action, Protocol) for action in entry.actions)
     before = None if brings_protocol else head.protocol
     try:
-        check_actions(entry.actions, before, head.metadata, entry.version)
+        check_adoptable(entry.actions, before, head.metadata, entry.version)
     except ProtocolError as error:
         raise ProtocolError(
             f"{head.name}: version {entry.version} in the log can't be adopted: {error}"

@@ -3,7 +3,10 @@
 The catalog keeps metadata, ratifies commits and plans scans; rows are read and
 written by the engine that stages a commit. A feature is `read` when replay and
 pruning are right in its presence, and `write` when ratify does its part and an
-engine that stages can do the rest. What isn't listed is refused.
+engine that stages can do the rest. A table with a feature that is `read` but not
+`write` is read-only here. Of a feature that isn't listed, only readers that don't have
+to know it are safe: it makes a table unreadable where readers must know it, and
+read-only where only writers must.
 """
 
 from collections.abc import Callable
@@ -193,6 +196,44 @@ _ALL = (
         active=_property("delta.enableIcebergCompatV2"),
     ),
     Feature(
+        "icebergCompatV3",
+        "no staging engine here writes files by Iceberg's rules",
+        write=False,
+        active=_property("delta.enableIcebergCompatV3"),
+    ),
+    Feature(
+        "icebergWriterCompatV1",
+        "no staging engine here writes files by Iceberg's rules",
+        write=False,
+        active=_property("delta.enableIcebergWriterCompatV1"),
+    ),
+    Feature(
+        "icebergWriterCompatV3",
+        "no staging engine here writes files by Iceberg's rules",
+        write=False,
+        active=_property("delta.enableIcebergWriterCompatV3"),
+    ),
+    Feature(
+        "collations",
+        "no staging engine here compares text by a collation",
+        write=False,
+    ),
+    Feature(
+        "collations-preview",
+        "no staging engine here compares text by a collation",
+        write=False,
+    ),
+    Feature(
+        "liquid",
+        "no staging engine here keeps the layout of this preview of clustering",
+        write=False,
+    ),
+    Feature(
+        "inCommitTimestamp-preview",
+        "the timestamp of this preview isn't set at ratify",
+        write=False,
+    ),
+    Feature(
         "materializePartitionColumns",
         "no staging engine here writes partition columns into files",
         write=False,
@@ -205,6 +246,12 @@ _ALL = (
     Feature(
         "coordinatedCommits-preview",
         "another coordinator decides what is committed",
+        write=False,
+    ),
+    Feature(
+        "catalogOwned-preview",
+        "another catalog decides what is committed",
+        reader=True,
         write=False,
     ),
     Feature(

@@ -12,6 +12,7 @@ import msgspec
 
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import (
+    NO_SCHEMA,
     Action,
     Add,
     Cdc,
@@ -35,6 +36,8 @@ __all__ = [
     "FENCE_FEATURES",
     "active_features",
     "check_actions",
+    "check_adoptable",
+    "check_checkpointable",
     "check_readable",
     "check_transition",
     "check_writable",
@@ -59,6 +62,7 @@ _CHECKPOINT_ONLY: dict[type[Any], str] = {
     CheckpointMetadata: "checkpointMetadata",
     Sidecar: "sidecar",
 }
+_UNKNOWN = "a feature that isn't known here"
 _F = TypeVar("_F", Add, Remove)
 _A = TypeVar("_A", bound=Action)
 _ByKind = Mapping[type[Any], Sequence[Any]]
@@ -111,10 +115,18 @@ def check_writable(protocol: Protocol, metadata: Metadata) -> None:
     supported = supported_features(protocol)
     active = active_features(protocol, metadata)
     refused = [n for n in active if n not in FEATURES or not FEATURES[n].write]
-    _refuse("write", refused)
+    _refuse("write to", refused)
+    if metadata.schema_string == NO_SCHEMA:
+        raise ProtocolError("can't write to a table whose metaData has no schemaString")
     for name in sorted(supported & FEATURES.keys()):
         if missing := set(FEATURES[name].needs) - supported:
             raise ProtocolError(f"feature {name} needs {', '.join(sorted(missing))}")
+
+
+def check_checkpointable(protocol: Protocol) -> None:
+    """Refuse a table that may need more in a checkpoint than what is known here."""
+    unknown = supported_features(protocol) - FEATURES.keys()
+    _refuse("write a checkpoint of", unknown)
 
 
 def check_transition(
@@ -214,6 +226,31 @@ def check_actions(
     _check_files(kinds, after, schema)
 
 
+def check_adoptable(
+    actions: Iterable[Action],
+    protocol: Protocol | None,
+    metadata: Metadata | None,
+    version: int,
+) -> None:
+    """Refuse a commit of a log after which the table can't be read here.
+
+    What is demanded of writers isn't checked: the commit is in the log already. The
+    arguments are those of `check_actions`.
+    """
+    kinds = _by_kind(actions)
+    _check_singles(kinds)
+    new_protocol, new_metadata = _first(kinds, Protocol), _first(kinds, Metadata)
+    after, schema = new_protocol or protocol, new_metadata or metadata
+    if after is None or schema is None:
+        raise ProtocolError(f"version {version} has no protocol or metaData before it")
+    check_readable(after)
+    # Without a schema it is for the next metaData to bring one.
+    if (new_protocol or new_metadata) and schema.schema_string != NO_SCHEMA:
+        _check_metadata(schema, after)
+    adds, removes = _by_path("add", kinds[Add]), _by_path("remove", kinds[Remove])
+    _check_pairs(adds, removes)
+
+
 def _versions(protocol: Protocol) -> str:
     return f"({protocol.min_reader_version}, {protocol.min_writer_version})"
 
@@ -225,7 +262,7 @@ def _with(listed: Collection[str] | None, more: Collection[str]) -> list[str]:
 def _refuse(verb: str, names: Collection[str]) -> None:
     if names:
         why = ", ".join(
-            f"{name} ({FEATURES[name].reason if name in FEATURES else 'unknown'})"
+            f"{name} ({FEATURES[name].reason if name in FEATURES else _UNKNOWN})"
             for name in sorted(names)
         )
         raise ProtocolError(f"can't {verb} a table with {why}")
