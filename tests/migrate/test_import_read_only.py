@@ -19,7 +19,7 @@ from delkalakedb.errors import (
     ReadOnlyError,
     ReadOnlyFeatureError,
 )
-from delkalakedb.migrate.dropping import drop_with_data
+from delkalakedb.migrate.dropping import drop_table
 from delkalakedb.migrate.following import follow_into, sync_in
 from delkalakedb.migrate.importing import import_into
 from delkalakedb.migrate.trees import Place, import_place, preview
@@ -133,7 +133,9 @@ def test_every_writer_is_refused_by_the_name_of_the_feature(
     store = make_table(location)
     if legacy:
         by_version = {"minReaderVersion": 1, "minWriterVersion": 6}
-        put(store, 2, *entry(store, 2)[:1], {"protocol": by_version}, entry(store, 2)[2])
+        put(
+            store, 2, *entry(store, 2)[:1], {"protocol": by_version}, entry(store, 2)[2]
+        )
     dk.import_table(str(location), uri)
     before = everything(location)
     table = dk.DeltaTable(uri)
@@ -141,7 +143,7 @@ def test_every_writer_is_refused_by_the_name_of_the_feature(
 
     def in_transaction() -> None:
         with dk.transaction(catalog.uri) as tx:
-            tx.write("t", source)
+            tx.write("t", source, mode="append")
 
     def merge() -> None:
         merged = table.merge(source, "s.id = t.id", source_alias="s", target_alias="t")
@@ -162,6 +164,10 @@ def test_every_writer_is_refused_by_the_name_of_the_feature(
         "commit": unlisted,
         "delete": lambda: table.delete(),
         "delete some": lambda: table.delete("id = 1"),
+        "old version": lambda: dk.DeltaTable(uri, version=0).delete("id = 1"),
+        "old append": lambda: dk.write_deltalake(
+            dk.DeltaTable(uri, version=0), source, mode="append"
+        ),
         "update": lambda: table.update({"id": "id + 1"}),
         "merge": merge,
         "compact": lambda: table.optimize.compact(),
@@ -182,12 +188,15 @@ def test_every_writer_is_refused_by_the_name_of_the_feature(
         "compact log": lambda: table._table.compact_logs(0, 1),
         "fence": lambda: dk.mirror.fence(uri),
         "cut over": lambda: dk.cut_over(uri),
-        "drop": lambda: drop_with_data(catalog, "t"),
+        "drop": lambda: drop_table(catalog, "t", with_data=True),
     }
     for name, write in writers.items():
-        with pytest.raises(ReadOnlyFeatureError, match=r"t: .* identityColumns \(no "):
+        try:
             write()
-            pytest.fail(name)
+        except ReadOnlyFeatureError as error:
+            assert "t: " in str(error) and "identityColumns (no " in str(error), name
+        else:
+            pytest.fail(f"{name} is not refused")
 
     assert everything(location) == before
     assert catalog.table("t").version == 2
@@ -249,7 +258,9 @@ def test_read_only_table_takes_in_what_others_write_until_the_feature_is_dropped
     store = make_table(location)
     (dk.follow if follow else dk.import_table)(str(location), uri)
     added = next(line for line in entry(store, 1) if "add" in line)
-    odd = {"domainMetadata": {"domain": "delta.x", "configuration": "", "removed": False}}
+    odd = {
+        "domainMetadata": {"domain": "delta.x", "configuration": "", "removed": False}
+    }
     put(store, 3, added, odd)
 
     assert dk.sync(uri).version == 3
@@ -257,7 +268,6 @@ def test_read_only_table_takes_in_what_others_write_until_the_feature_is_dropped
         dk.write_deltalake(uri, rows(8), mode="append")
     with pytest.raises(ReadOnlyFeatureError, match="identityColumns"):
         dk.cut_over(uri)
-    put(store, 4, protocol("appendOnly"), *entry(store, 0)[-1:])
     put(store, 4, protocol("appendOnly"))
     assert dk.sync(uri).version == 4
     assert_same_history(catalog, "t", store, first=0)
@@ -350,7 +360,7 @@ def test_unknown_actions_beside_known_ones_and_unknown_fields_are_carried(
     info, added = sorted(entry(store, newest), key=lambda line: "add" in line)
     added["add"]["newField"] = {"x": [1, None]}
     future = {"future": {"text": "\0ü", "n": None}}
-    lines = [info | {"x": 1}, added | {"remove": None} | future, {}, {"alone": None}]
+    lines = [info | {"x": 1}, added | {"remove": None} | future, {"alone": None}]
     put(store, newest, *lines)
     expected = deltalake.DeltaTable(str(location)).to_pyarrow_table()
 
@@ -365,7 +375,9 @@ def test_unknown_actions_beside_known_ones_and_unknown_fields_are_carried(
     assert [a.fields for a in actions if isinstance(a, CommitInfo)] == [
         info["commitInfo"]
     ]
-    assert [a.extra for a in actions if isinstance(a, Add)] == [{"newField": {"x": [1, None]}}]
+    assert [a.extra for a in actions if isinstance(a, Add)] == [
+        {"newField": {"x": [1, None]}}
+    ]
     assert ids(dk.DeltaTable(uri).to_pyarrow_table()) == ids(expected)
     report = dk.verify(uri, deep=True)
     assert report.ok, report  # type: ignore[union-attr]
@@ -377,7 +389,8 @@ def test_unknown_actions_beside_known_ones_and_unknown_fields_are_carried(
         assert copied.log("t").commit(newest) == actions
     dk.detach(f"{other}?table=t", deep=True)
     assert entry(store, newest) == lines
-    assert deltalake.DeltaTable(str(location)).to_pyarrow_table().equals(expected)
+    after = deltalake.DeltaTable(str(location)).to_pyarrow_table()
+    assert ids(after) == ids(expected)
 
 
 def test_line_with_two_known_actions_is_refused(
@@ -387,7 +400,9 @@ def test_line_with_two_known_actions_is_refused(
     store = open_store(str(location))
     put(store, 1, {"txn": {"appId": "a", "version": 1}} | entry(store, 0)[-1])
 
-    with pytest.raises(CodecError, match=r"line 1 .* expected one action, got txn, add"):
+    with pytest.raises(
+        CodecError, match=r"line 1 .* expected one action, got txn, add"
+    ):
         import_into(catalog, "t", store)
 
 

@@ -157,15 +157,17 @@ def _decode_fast(data: bytes, kind: type[_T]) -> _T | None:
 def _from_dict(line: Any) -> list[Action]:
     """The known action of a line, if there is one, and then the unknown ones."""
     if not isinstance(line, dict):
-        raise msgspec.ValidationError("expected an object")
+        raise msgspec.ValidationError("expected an object with an action")
     named = {kind for kind in line if kind in KINDS or kind == "commitInfo"}
     # Readers that have a column for each kind take a null for no action.
     given = [kind for kind in line if kind in named and line[kind] is not None]
     if len(given) > 1:
         raise msgspec.ValidationError(f"expected one action, got {', '.join(given)}")
     actions = [_known(kind, line[kind]) for kind in given]
-    others = [kind for kind in line if kind not in named]
-    return [*actions, *(UnknownAction(kind, line[kind]) for kind in others)]
+    actions += [UnknownAction(kind, line[kind]) for kind in line if kind not in named]
+    if not actions:
+        raise msgspec.ValidationError("expected an object with an action")
+    return actions
 
 
 def _known(kind: str, body: Any) -> Action:

@@ -62,7 +62,6 @@ _CHECKPOINT_ONLY: dict[type[Any], str] = {
     CheckpointMetadata: "checkpointMetadata",
     Sidecar: "sidecar",
 }
-_UNKNOWN = "a feature that isn't known here"
 _F = TypeVar("_F", Add, Remove)
 _A = TypeVar("_A", bound=Action)
 _ByKind = Mapping[type[Any], Sequence[Any]]
@@ -262,7 +261,7 @@ def _with(listed: Collection[str] | None, more: Collection[str]) -> list[str]:
 def _refuse(verb: str, names: Collection[str]) -> None:
     if names:
         why = ", ".join(
-            f"{name} ({FEATURES[name].reason if name in FEATURES else _UNKNOWN})"
+            f"{name} ({FEATURES[name].reason if name in FEATURES else 'unknown'})"
             for name in sorted(names)
         )
         raise ProtocolError(f"can't {verb} a table with {why}")

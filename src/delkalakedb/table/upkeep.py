@@ -203,7 +203,8 @@ class SqlRawUpkeep:
                 f"{self._name}: Invalid version range: end_version {last} must be "
                 f"greater than start_version {first}"
             )
-        self._log.head(last).check_ours()
+        self._log.head().check_ours()
+        self._log.head(last)
         self._published()
         commits = load_commits(self._catalog.backend, self._name, first - 1, last)
         actions = _compacted(a for ratified in commits for a in ratified.actions)
