@@ -23,7 +23,7 @@ from deltalake._internal import RawDeltaTable
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.catalog.pending import PendingSnapshot
 from delkalakedb.catalog.rows import add_from_row
-from delkalakedb.errors import ProtocolError, VersionNotFoundError
+from delkalakedb.errors import ProtocolError, StorageError, VersionNotFoundError
 from delkalakedb.mirror.publish import publish
 from delkalakedb.model.actions import (
     Action,
@@ -172,7 +172,14 @@ def _open_own(
         )
     folder = _Folder()
     root = folder.path
-    (root / _LINK).symlink_to(target, target_is_directory=True)
+    try:
+        (root / _LINK).symlink_to(target, target_is_directory=True)
+    except (NotImplementedError, OSError) as error:
+        raise StorageError(
+            f"{snapshot.table.name}: {root} can't have a link to {location}, which "
+            "delta-rs needs to scan this table; set TMPDIR to a file system with "
+            "links, or read the table with to_pyarrow_dataset()"
+        ) from error
     (root / "_delta_log").mkdir()
     for version, actions in entries:
         _write(root, version, actions)

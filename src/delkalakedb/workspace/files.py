@@ -70,7 +70,7 @@ class _LocalFiles(TableFiles):
 
     def bring(self, paths: Iterable[str], folder: Path) -> None:
         _each_in_its_folder(
-            paths, folder, lambda path: os.symlink(self._root / path, folder / path)
+            paths, folder, lambda path: _link(self._root / path, folder / path)
         )
 
     def take(self, paths: Iterable[str], folder: Path) -> None:
@@ -143,6 +143,14 @@ def _each_in_its_folder(
             (root / parent).mkdir(parents=True, exist_ok=True)
             made.add(parent)
         put(path)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.symlink(source, target)
+    except (AttributeError, NotImplementedError, OSError):
+        # Not every file system has links, and on Windows not everybody may make them.
+        shutil.copyfile(source, target)
 
 
 def _move(source: Path, target: Path) -> None:
