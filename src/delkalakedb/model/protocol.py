@@ -6,6 +6,7 @@ be safe is refused by name.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -69,19 +70,21 @@ _ByKind = Mapping[type[Any], Sequence[Any]]
 
 def supported_features(protocol: Protocol) -> frozenset[str]:
     """The features a protocol lists, or implies by a version without lists."""
-    listed = {
-        *(known(protocol.reader_features) or ()),
-        *(known(protocol.writer_features) or ()),
-    }
-    if protocol.min_reader_version == 2:
-        listed.add("columnMapping")
-    if protocol.min_writer_version < 7:
-        listed.update(
-            name
-            for name, since in LEGACY.items()
-            if since <= protocol.min_writer_version
-        )
-    return frozenset(listed)
+    readers, writers = known(protocol.reader_features), known(protocol.writer_features)
+    return _supported(
+        protocol.min_reader_version,
+        protocol.min_writer_version,
+        (*(readers or ()), *(writers or ())),
+    )
+
+
+# Every commit asks several times, and a table's protocol hardly changes.
+@lru_cache(maxsize=256)
+def _supported(reader: int, writer: int, listed: tuple[str, ...]) -> frozenset[str]:
+    implied = {"columnMapping"} if reader == 2 else set()
+    if writer < 7:
+        implied.update(name for name, since in LEGACY.items() if since <= writer)
+    return frozenset({*listed, *implied})
 
 
 def active_features(protocol: Protocol, metadata: Metadata) -> frozenset[str]:
