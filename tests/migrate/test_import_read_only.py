@@ -314,13 +314,19 @@ def test_copied_read_only_table_is_read_only_in_the_other_catalog(
         dk.write_deltalake(f"{other}?table=t", rows(8), mode="append")
 
 
-def test_feature_that_readers_must_know(catalog: dk.Catalog, tmp_path: Path) -> None:
+def test_feature_that_readers_must_know(
+    catalog_uri: str, catalog: dk.Catalog, tmp_path: Path
+) -> None:
     """One that is known here is read-only, one that isn't is refused by name."""
     owned = make_table(tmp_path / "owned", "catalogOwned-preview", reader=True)
     odd = make_table(tmp_path / "odd", "neverHeardOf", reader=True)
 
     assert import_into(catalog, "owned", owned).ok
-    assert catalog.snapshot("owned").table.num_files == 2
+    uri = with_table(catalog_uri, "owned")
+    table = dk.DeltaTable(uri)
+    assert ids(table.to_pyarrow_table()) == list(range(8))
+    found = dk.QueryBuilder().register("t", table).execute("select id from t")
+    assert sorted(found.read_all()["id"].to_pylist()) == list(range(8))
     with pytest.raises(ReadOnlyFeatureError, match="catalogOwned-preview"):
         catalog.snapshot("owned").check_ours()
     with pytest.raises(ProtocolError, match=r"odd can't be imported.*neverHeardOf"):

@@ -189,7 +189,13 @@ class Loader:
                 )
         for action in state:
             if isinstance(action, Protocol):
-                check_readable(action)
+                try:
+                    check_readable(action)
+                except ProtocolError as error:
+                    raise ProtocolError(
+                        f"version {entry.version}: {error}. If a later version dropped "
+                        "that, import from the newest checkpoint: history=False"
+                    ) from error
 
 
 def _key(action: Add | Remove) -> FileKey:

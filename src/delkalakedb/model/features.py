@@ -16,7 +16,7 @@ from functools import lru_cache
 from delkalakedb.model.actions import Metadata, known
 from delkalakedb.model.schema import parse_schema
 
-__all__ = ["FEATURES", "LEGACY", "TYPES", "Feature", "schema_words"]
+__all__ = ["FEATURES", "LEGACY", "LOG_ONLY", "TYPES", "Feature", "schema_words"]
 
 
 def always(metadata: Metadata) -> bool:
@@ -33,6 +33,8 @@ class Feature:
     reader: bool = False
     read: bool = True
     write: bool = True
+    # Whether it is nothing to who has the list of the files, and reads them.
+    log_only: bool = False
     needs: tuple[str, ...] = ()
     active: Callable[[Metadata], bool] = always
 
@@ -145,6 +147,7 @@ _ALL = (
         "catalogManaged",
         "the catalog is the one that ratifies",
         reader=True,
+        log_only=True,
         needs=("inCommitTimestamp",),
     ),
     Feature(
@@ -166,6 +169,7 @@ _ALL = (
         "vacuumProtocolCheck",
         "vacuum checks the writer's side of the protocol",
         reader=True,
+        log_only=True,
     ),
     Feature("variantType", "a type without statistics here", reader=True),
     Feature("variantType-preview", "a type without statistics here", reader=True),
@@ -252,6 +256,7 @@ _ALL = (
         "catalogOwned-preview",
         "another catalog decides what is committed",
         reader=True,
+        log_only=True,
         write=False,
     ),
     Feature(
@@ -271,6 +276,7 @@ _ALL = (
     Feature("redirectWriterOnly-preview", "the table is somewhere else", write=False),
 )
 FEATURES = {feature.name: feature for feature in _ALL}
+LOG_ONLY = frozenset(feature.name for feature in _ALL if feature.log_only)
 
 # The writer version that brought each feature, before features had names.
 LEGACY = {

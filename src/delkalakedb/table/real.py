@@ -37,14 +37,13 @@ from delkalakedb.model.actions import (
     known,
 )
 from delkalakedb.model.codec import encode_commit
+from delkalakedb.model.features import LOG_ONLY
 from delkalakedb.storage import canonical_location
 from delkalakedb.table.files import local_folder
 from delkalakedb.workspace.folder import folder_of
 
 __all__ = ["Real", "open_changes", "open_real"]
 
-# Reader features that delta-rs refuses, though they ask nothing of who reads files.
-_OF_THE_LOG = frozenset({"catalogManaged", "vacuumProtocolCheck"})
 _LINK = "table"
 # The encoded UUID at the end of a deletion vector's name.
 _UUID_LENGTH = 20
@@ -115,7 +114,7 @@ def open_real(
     table, version = snapshot.table, snapshot.version
     features = known(snapshot.protocol.reader_features) or ()
     ratified = not isinstance(snapshot, PendingSnapshot)
-    if ratified and _OF_THE_LOG.isdisjoint(features):
+    if ratified and LOG_ONLY.isdisjoint(features):
         # Its place may be another table's by now.
         catalog.log(table.name, snapshot.identity).head()
         if catalog.mirror_state(table.name)[0] < version:
@@ -219,7 +218,7 @@ def _readable(protocol: Protocol) -> Protocol:
     readers = known(protocol.reader_features)
     if readers is None:
         return protocol
-    kept = [name for name in readers if name not in _OF_THE_LOG]
+    kept = [name for name in readers if name not in LOG_ONLY]
     return msgspec.structs.replace(protocol, reader_features=kept, writer_features=kept)
 
 
