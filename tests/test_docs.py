@@ -18,6 +18,7 @@ import delkalakedb as dk
 from delkalakedb import errors
 from delkalakedb.cli.main import cli
 from delkalakedb.model.actions import Add, Format, Metadata, Protocol, Remove
+from delkalakedb.model.features import FEATURES
 from delkalakedb.model.txnlog import Reads, Staged
 from delkalakedb.telemetry import log_commit
 from delkalakedb.uri import Uri, parse_uri
@@ -255,6 +256,14 @@ def test_documented_error_tree_is_that_of_the_classes() -> None:
         assert getattr(errors, name).__bases__[0].__name__ == parents[depth], name
     assert len(tree.text.splitlines()) == len(errors.__all__)
     assert tree.text in inspect.cleandoc(errors.__doc__ or "").replace("\n    ", "\n")
+
+
+def test_documented_read_only_features_are_those_of_the_table_of_features() -> None:
+    page = (DOCS / "compatibility.md").read_text()
+    section = page.partition("## Table features\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE)
+    read_only = {name for row in rows for name in re.findall(r"`(.*?)`", row)}
+    assert read_only == {f.name for f in FEATURES.values() if f.read and not f.write}
 
 
 def test_documented_event_attributes_are_those_of_a_commit() -> None:

@@ -1,6 +1,8 @@
 """Delta Lake tables whose truth lives in SQL and whose commits reach `_delta_log`."""
 
 import os
+import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -110,5 +112,12 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+if sys.platform == "win32":
+    warnings.warn(
+        "delkalakedb isn't supported on Windows, where nobody has tested it; use the "
+        "Windows Subsystem for Linux",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 if os.environ.get("DELKALAKEDB_REGISTER") == "1":
     import_module(f"{__name__}.auto")

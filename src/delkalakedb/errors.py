@@ -15,6 +15,7 @@
     │   ├── SchemaMismatchError     (also deltalake's)
     │   ├── ProtocolError           (also deltalake's DeltaProtocolError)
     │   ├── ReadOnlyError           (the table is followed, or was moved)
+    │   │   └── ReadOnlyFeatureError (also ProtocolError: readable, but not writable)
     │   └── CommitFailedError       (also deltalake's)
     ├── CatalogError
     │   ├── CatalogUnavailableError (the database can't be reached or is closing)
@@ -52,6 +53,7 @@ __all__ = [
     "ProtocolError",
     "QueryError",
     "ReadOnlyError",
+    "ReadOnlyFeatureError",
     "SchemaMismatchError",
     "StorageError",
     "TableExistsError",
@@ -121,6 +123,10 @@ class ProtocolError(DeltaError, _deltalake.DeltaProtocolError):
 
 class ReadOnlyError(DeltaError):
     """A table that others write: it is followed here, or another catalog has it."""
+
+
+class ReadOnlyFeatureError(ReadOnlyError, ProtocolError):
+    """A table that can be read here, but has a feature that can't be written."""
 
 
 class CommitFailedError(DeltaError, _deltalake.CommitFailedError):

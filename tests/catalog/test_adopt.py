@@ -32,7 +32,14 @@ from delkalakedb import Catalog, connect
 from delkalakedb.catalog.adopt import Entry, adopt_entry, hold_mirror
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.errors import MirrorError, ProtocolError, TableNotFoundError
-from delkalakedb.model.actions import Action, Add, CommitInfo, Remove, dv_id
+from delkalakedb.model.actions import (
+    Action,
+    Add,
+    CommitInfo,
+    Protocol,
+    Remove,
+    dv_id,
+)
 from delkalakedb.model.codec import KINDS, action_from_dict, action_to_dict
 from delkalakedb.model.replay import Replay
 from delkalakedb.model.txnlog import Committed, Conflicted
@@ -316,13 +323,19 @@ def test_time_is_in_the_commit_where_the_table_wants_it(catalog: Catalog) -> Non
 
 
 @pytest.mark.parametrize("feature", ["adaptiveMetadata-preview", "noSuchFeature"])
-def test_feature_that_cannot_be_honoured_is_refused_by_name(
+def test_feature_that_cannot_be_read_is_refused_by_name(
     catalog: Catalog, feature: str
 ) -> None:
     table(catalog, add("a"))
+    unreadable = Protocol(
+        min_reader_version=3,
+        min_writer_version=7,
+        reader_features=[feature],
+        writer_features=[feature],
+    )
 
     with pytest.raises(ProtocolError, match=rf"t: version 1 .* {feature}"):
-        adopt(catalog, protocol(feature), remove(add("a")))
+        adopt(catalog, unreadable, remove(add("a")))
 
     assert paths(catalog) == ["a"]
     assert catalog.mirror_state("t")[:2] == (0, 0)

@@ -305,14 +305,13 @@ def test_progress_is_told_and_ends_with_the_whole_table(
     assert told[-1] == dk.ImportProgress(LAST, LAST, done.num_files)
 
 
-def test_feature_that_cannot_be_honoured_is_refused_by_name(
+def test_feature_that_cannot_be_read_is_refused_by_name(
     catalog: dk.Catalog, memory: Store
 ) -> None:
-    write_log(
-        memory, [PROTOCOL, metadata(), add("a")], [protocol_of("icebergCompatV9")]
-    )
+    unreadable = protocol_of("adaptiveMetadata-preview")
+    write_log(memory, [PROTOCOL, metadata(), add("a")], [unreadable])
 
-    with pytest.raises(ProtocolError, match=r"t can't be imported.*icebergCompatV9"):
+    with pytest.raises(ProtocolError, match=r"t can't be imported.*adaptiveMetadata"):
         import_into(catalog, "t", memory)
 
     assert catalog.tables() == []

@@ -34,6 +34,7 @@ from delkalakedb.model.codec import (
     encode_commit,
     encode_struct,
 )
+from delkalakedb.model.schema import parse_schema
 
 text = st.text(max_size=8) | st.sampled_from(['"\\/', "\u2028", "\x00", "\x7f", "é😀"])
 longs = st.integers(-(2**63), 2**63 - 1)
@@ -306,3 +307,24 @@ def test_logs_written_by_delta_rs_come_out_byte_for_byte(tmp_path: Path) -> None
         kinds |= {kind for line in raw.splitlines() for kind in json.loads(line)}
     assert len(entries) >= 6
     assert kinds >= {"add", "remove", "cdc", "metaData", "protocol", "commitInfo"}
+
+
+def test_unknown_action_in_the_line_of_a_known_one_is_kept() -> None:
+    line = b'{"new":{"x":1},"txn":{"appId":"a","version":1},"add":null,"odd":null}'
+
+    actions = list(decode_commit(line))
+
+    txn = Txn(app_id="a", version=1)
+    assert actions == [txn, UnknownAction("new", {"x": 1}), UnknownAction("odd", None)]
+    assert list(decode_commit(encode_commit(actions))) == actions
+
+
+@pytest.mark.parametrize("schema", [b"", b'"schemaString":null,'])
+def test_metadata_without_a_schema_has_no_columns_and_comes_back(schema: bytes) -> None:
+    line = b'{"metaData":{"id":"m","format":{"provider":"a"},%b"partitionColumns":[]}}'
+
+    (metadata,) = decode_commit(line % schema)
+
+    assert isinstance(metadata, Metadata)
+    assert parse_schema(metadata.schema_string).fields == ()
+    assert json.loads(encode_commit([metadata])) == json.loads(line % schema)

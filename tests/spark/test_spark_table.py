@@ -10,14 +10,18 @@ import pyarrow as pa
 import pytest
 
 import delkalakedb as dk
+from delkalakedb import spark as dks
 from delkalakedb.errors import (
     DeltaError,
     ProtocolError,
+    ReadOnlyFeatureError,
     SchemaMismatchError,
     TableNotFoundError,
     TransactionError,
 )
+from delkalakedb.spark.sink import BatchWriter
 from delkalakedb.spark.table import DeltaTable
+from delkalakedb.storage import open_store
 from delkalakedb.uri import format_uri, parse_uri
 
 if TYPE_CHECKING:
@@ -400,3 +404,45 @@ def test_methods_have_the_names_and_parameters_of_delta_spark(
 ) -> None:
     given = inspect.signature(getattr(DeltaTable, method)).parameters
     assert [name for name in given if name != "self"] == parameters
+
+
+def test_table_with_a_feature_that_nobody_here_writes_is_read_only(
+    spark: "SparkSession", uri: str
+) -> None:
+    given = spark.range(4).toDF("id")
+    dks.write(given, uri)
+    with dk.connect(uri) as catalog:
+        location = catalog.table("t").location
+    lists = b'"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["liquid"]'
+    store = open_store(location)
+    store.put(
+        "_delta_log/00000000000000000001.json", b'{"protocol":{' + lists + b"}}\n"
+    )
+    dk.mirror.adopt(uri)
+    before = sorted(file.path for file in store.list())
+    table = DeltaTable.forUri(spark, uri)
+    source = given.alias("s")
+
+    writers = {
+        "append": lambda: dks.write(given, uri, mode="append"),
+        "overwrite": lambda: dks.write(given, uri, mode="overwrite"),
+        "source": lambda: BatchWriter({"path": uri}, given.schema, False),
+        "delete": lambda: table.delete("id = 1"),
+        "update": lambda: table.update("id = 1", {"id": "id + 1"}),
+        "merge": lambda: (
+            table.alias("t")
+            .merge(source, "s.id = t.id")
+            .whenMatchedUpdateAll()
+            .execute()
+        ),
+        "compact": lambda: table.optimize().executeCompaction(),
+        "vacuum": lambda: table.vacuum(),
+        "restore": lambda: table.restoreToVersion(0),
+    }
+    for name, write in writers.items():
+        with pytest.raises(ReadOnlyFeatureError, match=r"t: .* liquid \("):
+            pytest.fail(f"{name} is not refused: {write()}")
+
+    assert sorted(file.path for file in store.list()) == before
+    assert sorted(row.id for row in table.toDF().collect()) == [0, 1, 2, 3]
+    assert dks.read(spark, uri, version=0).count() == 4

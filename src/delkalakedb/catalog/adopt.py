@@ -37,7 +37,7 @@ from delkalakedb.model.actions import (
 )
 from delkalakedb.model.paths import check_inside
 from delkalakedb.model.properties import parse_properties
-from delkalakedb.model.protocol import check_actions
+from delkalakedb.model.protocol import check_adoptable
 from delkalakedb.model.replay import FileKey
 from delkalakedb.model.txnlog import Staged
 
@@ -140,7 +140,7 @@ def _check_protocol(head: Head, entry: Entry, live: _Live, outside_files: bool) 
     had = {*live, *(file.dv_id for files in live.values() for file in files)}
     try:
         check_inside(entry.actions, head.location, had=had, outside_files=outside_files)
-        check_actions(entry.actions, before, head.metadata, entry.version)
+        check_adoptable(entry.actions, before, head.metadata, entry.version)
     except ProtocolError as error:
         raise ProtocolError(
             f"{head.name}: version {entry.version} in the log can't be adopted: {error}"

@@ -184,6 +184,8 @@ def _versions(session: Session) -> dict[str, int]:
 
 
 def _sync(path: Path) -> None:
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
+        return  # Windows can't open folders.
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -4,7 +4,6 @@
 holds the files of versions: these never change, whoever writes.
 """
 
-import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -14,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
+
+from delkalakedb.catalog.forks import at_fork
 
 if TYPE_CHECKING:
     from delkalakedb.catalog.backend import Backend
@@ -55,7 +56,7 @@ def _start_anew() -> None:
         cache._reset()
 
 
-os.register_at_fork(after_in_child=_start_anew)
+at_fork(after_in_child=_start_anew)
 
 
 class Cache(Forkable, Generic[_T]):

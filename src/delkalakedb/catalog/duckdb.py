@@ -1,7 +1,6 @@
 """DuckDB: one file, one process."""
 
 import ctypes
-import fcntl
 import os
 import re
 import threading
@@ -29,6 +28,7 @@ from delkalakedb.catalog.backend import (
     unfit,
 )
 from delkalakedb.catalog.cache import Cache
+from delkalakedb.catalog.forks import at_fork
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.pool import Pool
 from delkalakedb.catalog.statements import load_statements
@@ -41,6 +41,11 @@ from delkalakedb.errors import (
 if TYPE_CHECKING:
     from delkalakedb.config import Settings
     from delkalakedb.uri import Uri
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks.
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["DuckDBBackend"]
 
@@ -327,10 +332,12 @@ def _leave_to_parent() -> None:
         backend.leave_to_parent()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+at_fork(after_in_child=_leave_to_parent)
 
 
 def _held_elsewhere(path: str) -> bool:
+    if fcntl is None:
+        return False
     try:
         with open(path, "r+b") as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

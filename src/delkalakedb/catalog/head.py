@@ -6,12 +6,15 @@ from delkalakedb.catalog.backend import Row, Session
 from delkalakedb.catalog.names import no_such_table
 from delkalakedb.catalog.statcolumns import StatColumn, parse_columns
 from delkalakedb.errors import (
+    ProtocolError,
     ReadOnlyError,
+    ReadOnlyFeatureError,
     TableNotFoundError,
     VersionNotFoundError,
 )
 from delkalakedb.model.actions import Metadata, Protocol, known
 from delkalakedb.model.codec import decode_struct
+from delkalakedb.model.protocol import check_writable
 from delkalakedb.model.tables import Table
 
 __all__ = [
@@ -63,7 +66,9 @@ class Head:
         return self.table_id, self.created_at_ms
 
     def check_ours(self) -> None:
-        """Refuse to write to a table that others write."""
+        """Refuse to write to a table that only others may write, or can."""
+        if self.hold in (None, FOLLOWING):
+            self.check_writable()
         if self.hold is None:
             return
         advice = "Write to it there"
@@ -73,6 +78,26 @@ class Head:
             f"{self.name}: nothing was written: it is {self.hold}, and read-only here. "
             f"{advice}"
         )
+
+    def check_writable(self) -> None:
+        """Refuse to write to a table that can only be read here, and name the cause."""
+        try:
+            check_writable(self.protocol, self.metadata)
+        except ProtocolError as error:
+            raise ReadOnlyFeatureError(
+                f"{self.name}: nothing was written, because the table is read-only "
+                f"here: {error}. Write to it with an engine that supports this, or "
+                "drop the feature there; dk.sync(uri) takes in what was written"
+            ) from error
+
+    @property
+    def read_only(self) -> str | None:
+        """Why the table is read-only here; None where it isn't."""
+        try:
+            self.check_ours()
+        except ReadOnlyError as error:
+            return str(error)
+        return None
 
     def table(self) -> Table:
         """The public view of the table at this version."""

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from delkalakedb.catalog.forks import at_fork
 from delkalakedb.errors import CatalogBusyError, CatalogUnavailableError
 
 __all__ = ["NoFreeSlotError", "Pool"]
@@ -225,7 +226,7 @@ def _after_fork(*, child: bool) -> None:
         _forking.pop().after_fork(child=child)
 
 
-os.register_at_fork(
+at_fork(
     before=_before_fork,
     after_in_parent=partial(_after_fork, child=False),
     after_in_child=partial(_after_fork, child=True),

@@ -452,9 +452,7 @@ def _healthy(connection: _Connection) -> bool:
         return False
     if pgconn.transaction_status != TransactionStatus.IDLE:
         return False
-    waiting = select.poll()
-    waiting.register(pgconn.socket, select.POLLIN)
-    if waiting.poll(0):
+    if _has_data(pgconn.socket):
         try:
             connection.execute("SELECT 1")
         except psycopg.Error:
@@ -470,6 +468,14 @@ def _is_bulk_healthy(connection: "BulkConnection") -> bool:
 
 def _close(connection: "BulkConnection") -> None:
     connection.close()
+
+
+def _has_data(socket: int) -> bool:
+    if not hasattr(select, "poll"):  # On Windows, where a socket may have any number.
+        return bool(select.select([socket], [], [], 0)[0])
+    waiting = select.poll()
+    waiting.register(socket, select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def _rollback(connection: _Connection) -> None:

@@ -221,6 +221,6 @@ def _log(committed: Committed, duration_ms: float) -> None:
 def _actor(backend: Backend) -> Actor:
     try:
         user: str | None = getpass.getuser()
-    except (KeyError, OSError):
+    except (ImportError, KeyError, OSError):
         user = None
     return Actor(backend.db_user(), user, socket.gethostname(), CLIENT)

@@ -6,13 +6,13 @@ process.
 """
 
 import atexit
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from delkalakedb.catalog.backend import Backend, load_backend
+from delkalakedb.catalog.forks import at_fork
 from delkalakedb.catalog.migrations import latest_schema_version
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _unlock() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_unlock)
+at_fork(after_in_child=_unlock)
 
 
 def acquire_backend(uri: "Uri", settings: "Settings") -> Backend:

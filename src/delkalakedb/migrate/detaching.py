@@ -85,12 +85,14 @@ def detach_from(
     if head.hold is not None:
         return _forgotten(catalog, head)
     version = publish(catalog, name, storage_options)
-    if is_fenced(head.protocol):
+    ours = head.read_only is None
+    if ours and is_fenced(head.protocol):
         # Looked at first: what can't be detached stays fenced.
         _verified(catalog, name, store, deep)
         version = unfence(catalog, name, storage_options)
     for _ in range(_ATTEMPTS):
-        _complete_log(catalog, name, store, version)
+        if ours:
+            _complete_log(catalog, name, store, version)
         report = _verified(catalog, name, store, deep)
         if forget_table(catalog, name, version):
             return Detached(name, head.location, version, report)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from delkalakedb.catalog import Catalog, connect
+from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.holds import FOLLOWING, set_hold
 from delkalakedb.catalog.staging import find_table_at
 from delkalakedb.errors import DeltaError, MirrorError
@@ -39,7 +40,8 @@ class Synced:
     Args:
         table: its name.
         location: where its log is.
-        hold: why it is read-only here; None after the cut-over.
+        hold: why it is read-only here; None after the cut-over, and where a feature
+            is why.
         version: the newest version that is in the catalog.
         versions: how many of them came in just now.
         versions_behind: how many the log has by now that didn't.
@@ -106,7 +108,7 @@ def follow_into(
 ) -> Imported:
     """The same for an open catalog and the store at the table's location."""
     if find_table_at(catalog, store.url) == name:
-        _held(catalog, name)
+        _followed(catalog, name)
     return import_into(
         catalog,
         name,
@@ -146,7 +148,7 @@ def sync_in(
     outside_files: bool = False,
 ) -> Synced:
     """The same for an open catalog."""
-    _held(catalog, name)
+    _followed(catalog, name)
     store = open_store(catalog.table(name).location, storage_options)
     return _caught_up(catalog, name, store, outside_files)
 
@@ -191,28 +193,31 @@ def cut_over_in(
     outside_files: bool = False,
 ) -> Synced:
     """The same for an open catalog."""
-    hold = _held(catalog, name)
+    head = _followed(catalog, name)
+    # Nobody could write it after the cut-over.
+    head.check_writable()
     store = open_store(catalog.table(name).location, storage_options)
     versions = 0
     for _ in range(_ATTEMPTS):
         synced = _caught_up(catalog, name, store, outside_files)
         versions += synced.versions
         report = verify(catalog, name, store, deep=deep)
-        if report.ok and set_hold(catalog, name, None, before=hold):
+        if report.ok and set_hold(catalog, name, None, before=head.hold):
             return _synced(catalog, name, store, versions)
         if all(d.version <= synced.version for d in report.differences):
             raise MirrorError(f"{name} isn't cut over: {report}")
     raise MirrorError(f"{name} isn't cut over: others write to it without a pause")
 
 
-def _held(catalog: Catalog, name: str) -> str:
-    hold = catalog.log(name).head().hold
-    if hold is None:
+def _followed(catalog: Catalog, name: str) -> Head:
+    """The head of a table that only others write: there is somebody to follow."""
+    head = catalog.log(name).head()
+    if head.read_only is None:
         raise DeltaError(
             f"{name}: it is this catalog's own, and there is nobody to follow; commits "
             "that went round the catalog are settled with mirror.adopt(uri)"
         )
-    return hold
+    return head
 
 
 def _caught_up(

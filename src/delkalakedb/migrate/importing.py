@@ -22,7 +22,7 @@ from delkalakedb.migrate.source import choose_source
 from delkalakedb.mirror.foreign import adopt
 from delkalakedb.mirror.report import Report
 from delkalakedb.mirror.verify import verify
-from delkalakedb.model.fencing import is_fenced
+from delkalakedb.model.protocol import supported_features
 from delkalakedb.model.replay import Replay
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.reading import Reading
@@ -32,6 +32,8 @@ from delkalakedb.uri import Uri, parse_uri, require_table
 __all__ = ["ImportProgress", "Imported", "import_into", "import_table"]
 
 _STAGED_COMMIT = re.compile(rf"{LOG}/_staged_commits/(\d{{20}})\.")
+# Of a table with one of these, only its catalog knows the newest versions.
+_MANAGED = frozenset({"catalogManaged", "catalogOwned-preview"})
 # Differences that are looked at: foreign commits count among them, and are no mistake.
 _LOOKED_AT = 1000
 _SHOWN = 10
@@ -197,7 +199,7 @@ def _stage(
 
 def _check_whole(store: Store, head: Head, log: LogFiles) -> None:
     """Refuse a log that another catalog hasn't finished."""
-    if not is_fenced(head.protocol):
+    if not supported_features(head.protocol) & _MANAGED:
         return
     for meta in store.list(f"{LOG}/_staged_commits"):
         match = _STAGED_COMMIT.match(meta.path)

@@ -20,9 +20,17 @@ from delkalakedb.catalog.ratify import CLIENT
 from delkalakedb.catalog.staging import StagedTable
 from delkalakedb.errors import DeltaError, ProtocolError
 from delkalakedb.migrate.source import Source, read_entries
-from delkalakedb.model.actions import Action, Add, Metadata, Protocol, Remove, dv_id
+from delkalakedb.model.actions import (
+    NO_SCHEMA,
+    Action,
+    Add,
+    Metadata,
+    Protocol,
+    Remove,
+    dv_id,
+)
 from delkalakedb.model.paths import ODD_PATH, check_inside
-from delkalakedb.model.protocol import check_actions, check_readable
+from delkalakedb.model.protocol import check_adoptable, check_readable
 from delkalakedb.model.replay import FileKey, Replay
 from delkalakedb.storage import ObjectMeta, Store
 from delkalakedb.storage.checkpoint import read_checkpoint
@@ -90,9 +98,14 @@ class Loader:
             self._write(entries)
 
     def check(self) -> None:
-        """Refuse a table that can't be honoured here, by name."""
+        """Refuse a table that can't be read here, and say why."""
         head = self._head
-        check_actions((head.protocol, head.metadata), None, None, head.version)
+        check_adoptable((head.protocol, head.metadata), None, None, head.version)
+        if head.metadata.schema_string == NO_SCHEMA:
+            raise ProtocolError(
+                f"the metaData of its newest version, {head.version}, has no "
+                "schemaString; import it when a later commit has brought one"
+            )
 
     def _read(self, commits: Iterable[tuple[int, ObjectMeta]]) -> Iterator[Entry]:
         return read_entries(self._store, commits, self._reading)
@@ -187,7 +200,13 @@ class Loader:
                 )
         for action in state:
             if isinstance(action, Protocol):
-                check_readable(action)
+                try:
+                    check_readable(action)
+                except ProtocolError as error:
+                    raise ProtocolError(
+                        f"version {entry.version}: {error}. If a later version dropped "
+                        "that, import from the newest checkpoint: history=False"
+                    ) from error
 
 
 def _odd_adds(part: Part) -> Sequence[Action]:

@@ -9,10 +9,11 @@ from urllib.parse import quote, unquote, urlsplit
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.staging import find_table_at
-from delkalakedb.errors import CatalogError, DeltalakeDBError
+from delkalakedb.errors import CatalogError, DeltalakeDBError, ProtocolError
 from delkalakedb.migrate.importing import ImportProgress, import_into
 from delkalakedb.migrate.source import choose_source
-from delkalakedb.model.protocol import check_actions
+from delkalakedb.model.actions import Metadata, Protocol
+from delkalakedb.model.protocol import check_adoptable, check_writable
 from delkalakedb.redaction import redact
 from delkalakedb.storage import FileTxnLogReader, Store, canonical_location, open_store
 from delkalakedb.storage.segment import LOG, list_log
@@ -161,13 +162,23 @@ def import_place(
         num_files=done.num_files,
         newer=done.newer,
         seconds=_since(started),
-        message=_held(catalog, place.name) if done.ok else str(done.report),
+        message=_read_only(catalog, place.name) if done.ok else str(done.report),
     )
 
 
-def _held(catalog: Catalog, name: str) -> str | None:
-    hold = catalog.log(name).head().hold
-    return hold and f"it is {hold}, and read-only here"
+def _read_only(catalog: Catalog, name: str) -> str | None:
+    head = catalog.log(name).head()
+    if head.hold is not None:
+        return f"it is {head.hold}, and read-only here"
+    return _unwritable(head.protocol, head.metadata)
+
+
+def _unwritable(protocol: Protocol, metadata: Metadata) -> str | None:
+    try:
+        check_writable(protocol, metadata)
+    except ProtocolError as error:
+        return f"read-only here: {error}"
+    return None
 
 
 def _state(ok: bool, versions: int, adopted: int) -> State:
@@ -184,7 +195,7 @@ def preview(catalog: Catalog, place: Place, *, history: bool = True) -> Outcome:
     try:
         log = list_log(place.store)
         state = FileTxnLogReader(place.store).state()
-        check_actions((state.protocol, state.metadata), None, None, state.version)
+        check_adoptable((state.protocol, state.metadata), None, None, state.version)
         first = choose_source(log, history=history).first
     except DeltalakeDBError as error:
         return _refused(place, error, started)
@@ -196,6 +207,7 @@ def preview(catalog: Catalog, place: Place, *, history: bool = True) -> Outcome:
         version=log.latest,
         versions=log.latest - (first if newest is None else newest + 1) + 1,
         seconds=_since(started),
+        message=_unwritable(state.protocol, state.metadata),
     )
 
 

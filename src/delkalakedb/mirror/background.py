@@ -7,13 +7,13 @@ is left then is the reconciler's, or the next writer's.
 
 import atexit
 import logging
-import os
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from delkalakedb.catalog import Catalog
+from delkalakedb.catalog.forks import at_fork
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.errors import (
     CatalogError,
@@ -140,4 +140,4 @@ def _forget() -> None:
     _background = _Background()
 
 
-os.register_at_fork(after_in_child=_forget)
+at_fork(after_in_child=_forget)

@@ -23,7 +23,7 @@ from delkalakedb.mirror.checkpoint_rows import Layout, mixed_rows
 from delkalakedb.mirror.checkpoint_state import load_file_rows, load_others
 from delkalakedb.model.actions import CheckpointMetadata, Metadata, Sidecar
 from delkalakedb.model.properties import parse_properties
-from delkalakedb.model.protocol import supported_features
+from delkalakedb.model.protocol import check_checkpointable, supported_features
 from delkalakedb.storage import Store
 from delkalakedb.storage.segment import LOG
 
@@ -105,6 +105,7 @@ def write_checkpoint(
     head = catalog.log(name).head(version)
     if table_id not in (None, head.table_id):
         raise MirrorError(f"{name}: another table has that name now")
+    check_checkpointable(head.protocol)
     with TemporaryDirectory(prefix="checkpoint-") as folder:
         target = _Target(store, Path(folder) / "rows.parquet")
         write = _write_v2 if _is_v2(head, asked=v2) else _write_v1

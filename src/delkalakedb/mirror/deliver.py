@@ -5,12 +5,12 @@ in the outbox, and goes out with the next writer or the reconciler.
 """
 
 import logging
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from delkalakedb.catalog import Catalog
+from delkalakedb.catalog.forks import at_fork
 from delkalakedb.catalog.outbox import Lease, Mirror
 from delkalakedb.errors import DeltalakeDBError
 from delkalakedb.mirror.background import publish_soon
@@ -93,7 +93,7 @@ def _checkpointer() -> ThreadPoolExecutor:
 
 
 # Its thread stays with the parent.
-os.register_at_fork(after_in_child=_checkpointer.cache_clear)
+at_fork(after_in_child=_checkpointer.cache_clear)
 
 
 def _checkpoint_apart(

@@ -205,11 +205,12 @@ def _commit_info(data: bytes) -> dict[str, Any]:
     for line in data.split(b"\n"):
         if b'"commitInfo"' in line:
             try:
-                (action,) = decode_commit(line)
+                actions = list(decode_commit(line))
             except CodecError:
                 return {}
-            if isinstance(action, CommitInfo):
-                return action.fields
+            for action in actions:
+                if isinstance(action, CommitInfo):
+                    return action.fields
     return {}
 
 

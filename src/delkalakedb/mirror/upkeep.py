@@ -42,8 +42,11 @@ def make_checkpoint(
 ) -> Checkpoint | None:
     """Make a checkpoint that is due and clean up; None if that wasn't for us to do.
 
-    What goes wrong is logged and tried again later: the log is as good without.
+    What goes wrong is logged and tried again later: the log is as good without. The
+    log of a table that is read-only here is left to its writers.
     """
+    if catalog.log(mirror.name).head().read_only is not None:
+        return None
     outbox, settings = Outbox(catalog.backend), catalog.settings.mirror
     claim_s = max(settings.lease, mirror.num_files / _FILES_PER_S)
     if not outbox.claim_checkpoint(mirror, version, claim_s):

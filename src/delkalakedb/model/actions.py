@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 __all__ = [
+    "NO_SCHEMA",
     "UNSET",
     "Action",
     "Add",
@@ -35,6 +36,9 @@ T = TypeVar("T")
 Maybe = Union[T, UnsetType, None]  # noqa: UP007
 Strings = dict[str, str | None]
 EXTRA = "$extra"
+# What a `metaData` without a `schemaString` has in memory, where it is no column. No
+# writer begins with a space, so that it can't be taken for one that is on disk.
+NO_SCHEMA = ' {"type":"struct","fields":[]}'
 
 
 class _Action(
@@ -125,7 +129,7 @@ class Metadata(_Action, frozen=True, kw_only=True):
     name: Maybe[str] = UNSET
     description: Maybe[str] = UNSET
     format: Format
-    schema_string: str
+    schema_string: str = NO_SCHEMA
     partition_columns: list[str]
     created_time: Maybe[int] = UNSET
     configuration: Maybe[Strings] = UNSET

@@ -1,11 +1,12 @@
 """Log entries to actions and back.
 
 Decoding takes the typed fast path and falls back to plain dictionaries for a line
-with a field or an action that this version doesn't know. Encoding is deterministic:
-equal actions give equal bytes.
+with a field or an action that this version doesn't know. An unknown action may stand
+in the line of a known one: both are kept, and written as a line each. Encoding is
+deterministic: equal actions give equal bytes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -77,6 +78,8 @@ _TYPED: tuple[type[Any], ...] = (
 )
 _decoders = {kind: msgspec.json.Decoder(kind) for kind in _TYPED}
 _EXTRA_KEY = EXTRA.encode()
+# Values that mean as much as no field at all, but have to come back.
+_AS_ABSENT = (("schemaString", None),)
 # Nesting without end is a RecursionError, broken UTF-8 in a string a Unicode one.
 _BROKEN = (msgspec.DecodeError, UnicodeError, RecursionError)
 _any = msgspec.json.Decoder()
@@ -88,12 +91,12 @@ def decode_commit(data: bytes) -> Iterator[Action]:
     for number, line in enumerate(data.split(b"\n"), start=1):
         if line.strip():
             try:
-                action = _decode_line(line)
+                actions = _decode_line(line)
             except _BROKEN as error:
                 raise CodecError(
                     f"line {number} is not a Delta action: {error}"
                 ) from error
-            yield action
+            yield from actions
 
 
 def encode_commit(actions: Iterable[Action]) -> bytes:
@@ -118,9 +121,11 @@ def encode_struct(action: _Action) -> bytes:
 def action_from_dict(line: dict[str, Any]) -> Action:
     """An action from the dictionary that its line holds."""
     try:
-        return _from_dict(line)
+        if len(actions := _from_dict(line)) != 1:
+            raise msgspec.ValidationError("expected an object with one action")
     except _BROKEN as error:
         raise CodecError(f"not a Delta action: {error}") from error
+    return actions[0]
 
 
 def action_to_dict(action: Action) -> dict[str, Any]:
@@ -132,10 +137,10 @@ def action_to_dict(action: Action) -> dict[str, Any]:
     return {_NAMES[type(action)]: msgspec.to_builtins(_body(action))}
 
 
-def _decode_line(line: bytes) -> Action:
+def _decode_line(line: bytes) -> Sequence[Action]:
     kind = _LINES.get(line[2 : line.find(b'"', 2)])
     decoded: Any = kind and _decode_fast(line, kind)
-    return decoded.body if decoded else _from_dict(_any.decode(line))
+    return (decoded.body,) if decoded else _from_dict(_any.decode(line))
 
 
 def _decode_fast(data: bytes, kind: type[_T]) -> _T | None:
@@ -149,10 +154,23 @@ def _decode_fast(data: bytes, kind: type[_T]) -> _T | None:
         return None
 
 
-def _from_dict(line: Any) -> Action:
-    if not isinstance(line, dict) or len(line) != 1:
-        raise msgspec.ValidationError("expected an object with one action")
-    ((kind, body),) = line.items()
+def _from_dict(line: Any) -> list[Action]:
+    """The known action of a line, if there is one, and then the unknown ones."""
+    if not isinstance(line, dict):
+        raise msgspec.ValidationError("expected an object with an action")
+    named = {kind for kind in line if kind in KINDS or kind == "commitInfo"}
+    # Readers that have a column for each kind take a null for no action.
+    given = [kind for kind in line if kind in named and line[kind] is not None]
+    if len(given) > 1:
+        raise msgspec.ValidationError(f"expected one action, got {', '.join(given)}")
+    actions = [_known(kind, line[kind]) for kind in given]
+    actions += [UnknownAction(kind, line[kind]) for kind in line if kind not in named]
+    if not actions:
+        raise msgspec.ValidationError("expected an object with an action")
+    return actions
+
+
+def _known(kind: str, body: Any) -> Action:
     if kind == "commitInfo" and isinstance(body, dict):
         return CommitInfo(body)
     if kind in KINDS:
@@ -167,7 +185,7 @@ def _convert(body: Any, kind: type[_S]) -> _S:
     given: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for name, value in body.items():
-        if name not in fields or name == EXTRA:
+        if name not in fields or name == EXTRA or (name, value) in _AS_ABSENT:
             extra[name] = value
         elif name in _NESTED and isinstance(value, dict):
             given[name] = _convert(value, _NESTED[name])

@@ -3,7 +3,10 @@
 The catalog keeps metadata, ratifies commits and plans scans; rows are read and
 written by the engine that stages a commit. A feature is `read` when replay and
 pruning are right in its presence, and `write` when ratify does its part and an
-engine that stages can do the rest. What isn't listed is refused.
+engine that stages can do the rest. A table with a feature that is `read` but not
+`write` is read-only here. Of a feature that isn't listed, only readers that don't have
+to know it are safe: it makes a table unreadable where readers must know it, and
+read-only where only writers must.
 """
 
 from collections.abc import Callable
@@ -13,7 +16,7 @@ from functools import lru_cache
 from delkalakedb.model.actions import Metadata, known
 from delkalakedb.model.schema import parse_schema
 
-__all__ = ["FEATURES", "LEGACY", "TYPES", "Feature", "schema_words"]
+__all__ = ["FEATURES", "LEGACY", "LOG_ONLY", "TYPES", "Feature", "schema_words"]
 
 
 def always(metadata: Metadata) -> bool:
@@ -30,6 +33,8 @@ class Feature:
     reader: bool = False
     read: bool = True
     write: bool = True
+    # Whether it is nothing to who has the list of the files, and reads them.
+    log_only: bool = False
     needs: tuple[str, ...] = ()
     active: Callable[[Metadata], bool] = always
 
@@ -142,6 +147,7 @@ _ALL = (
         "catalogManaged",
         "the catalog is the one that ratifies",
         reader=True,
+        log_only=True,
         needs=("inCommitTimestamp",),
     ),
     Feature(
@@ -163,6 +169,7 @@ _ALL = (
         "vacuumProtocolCheck",
         "vacuum checks the writer's side of the protocol",
         reader=True,
+        log_only=True,
     ),
     Feature("variantType", "a type without statistics here", reader=True),
     Feature("variantType-preview", "a type without statistics here", reader=True),
@@ -193,6 +200,44 @@ _ALL = (
         active=_property("delta.enableIcebergCompatV2"),
     ),
     Feature(
+        "icebergCompatV3",
+        "no staging engine here writes files by Iceberg's rules",
+        write=False,
+        active=_property("delta.enableIcebergCompatV3"),
+    ),
+    Feature(
+        "icebergWriterCompatV1",
+        "no staging engine here writes files by Iceberg's rules",
+        write=False,
+        active=_property("delta.enableIcebergWriterCompatV1"),
+    ),
+    Feature(
+        "icebergWriterCompatV3",
+        "no staging engine here writes files by Iceberg's rules",
+        write=False,
+        active=_property("delta.enableIcebergWriterCompatV3"),
+    ),
+    Feature(
+        "collations",
+        "no staging engine here compares text by a collation",
+        write=False,
+    ),
+    Feature(
+        "collations-preview",
+        "no staging engine here compares text by a collation",
+        write=False,
+    ),
+    Feature(
+        "liquid",
+        "no staging engine here keeps the layout of this preview of clustering",
+        write=False,
+    ),
+    Feature(
+        "inCommitTimestamp-preview",
+        "the timestamp of this preview isn't set at ratify",
+        write=False,
+    ),
+    Feature(
         "materializePartitionColumns",
         "no staging engine here writes partition columns into files",
         write=False,
@@ -205,6 +250,13 @@ _ALL = (
     Feature(
         "coordinatedCommits-preview",
         "another coordinator decides what is committed",
+        write=False,
+    ),
+    Feature(
+        "catalogOwned-preview",
+        "another catalog decides what is committed",
+        reader=True,
+        log_only=True,
         write=False,
     ),
     Feature(
@@ -224,6 +276,7 @@ _ALL = (
     Feature("redirectWriterOnly-preview", "the table is somewhere else", write=False),
 )
 FEATURES = {feature.name: feature for feature in _ALL}
+LOG_ONLY = frozenset(feature.name for feature in _ALL if feature.log_only)
 
 # The writer version that brought each feature, before features had names.
 LEGACY = {

@@ -6,12 +6,14 @@ be safe is refused by name.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
 
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import (
+    NO_SCHEMA,
     Action,
     Add,
     Cdc,
@@ -35,6 +37,8 @@ __all__ = [
     "FENCE_FEATURES",
     "active_features",
     "check_actions",
+    "check_adoptable",
+    "check_checkpointable",
     "check_readable",
     "check_transition",
     "check_writable",
@@ -66,19 +70,21 @@ _ByKind = Mapping[type[Any], Sequence[Any]]
 
 def supported_features(protocol: Protocol) -> frozenset[str]:
     """The features a protocol lists, or implies by a version without lists."""
-    listed = {
-        *(known(protocol.reader_features) or ()),
-        *(known(protocol.writer_features) or ()),
-    }
-    if protocol.min_reader_version == 2:
-        listed.add("columnMapping")
-    if protocol.min_writer_version < 7:
-        listed.update(
-            name
-            for name, since in LEGACY.items()
-            if since <= protocol.min_writer_version
-        )
-    return frozenset(listed)
+    readers, writers = known(protocol.reader_features), known(protocol.writer_features)
+    return _supported(
+        protocol.min_reader_version,
+        protocol.min_writer_version,
+        (*(readers or ()), *(writers or ())),
+    )
+
+
+# Every commit asks several times, and a table's protocol hardly changes.
+@lru_cache(maxsize=256)
+def _supported(reader: int, writer: int, listed: tuple[str, ...]) -> frozenset[str]:
+    implied = {"columnMapping"} if reader == 2 else set()
+    if writer < 7:
+        implied.update(name for name, since in LEGACY.items() if since <= writer)
+    return frozenset({*listed, *implied})
 
 
 def active_features(protocol: Protocol, metadata: Metadata) -> frozenset[str]:
@@ -111,10 +117,18 @@ def check_writable(protocol: Protocol, metadata: Metadata) -> None:
     supported = supported_features(protocol)
     active = active_features(protocol, metadata)
     refused = [n for n in active if n not in FEATURES or not FEATURES[n].write]
-    _refuse("write", refused)
+    _refuse("write to", refused)
+    if metadata.schema_string == NO_SCHEMA:
+        raise ProtocolError("can't write to a table whose metaData has no schemaString")
     for name in sorted(supported & FEATURES.keys()):
         if missing := set(FEATURES[name].needs) - supported:
             raise ProtocolError(f"feature {name} needs {', '.join(sorted(missing))}")
+
+
+def check_checkpointable(protocol: Protocol) -> None:
+    """Refuse a table that may need more in a checkpoint than what is known here."""
+    unknown = supported_features(protocol) - FEATURES.keys()
+    _refuse("write a checkpoint of", unknown)
 
 
 def check_transition(
@@ -212,6 +226,31 @@ def check_actions(
         _check_metadata(schema, after)
     _check_domains(kinds[DomainMetadata], after)
     _check_files(kinds, after, schema)
+
+
+def check_adoptable(
+    actions: Iterable[Action],
+    protocol: Protocol | None,
+    metadata: Metadata | None,
+    version: int,
+) -> None:
+    """Refuse a commit of a log after which the table can't be read here.
+
+    What is demanded of writers isn't checked: the commit is in the log already. The
+    arguments are those of `check_actions`.
+    """
+    kinds = _by_kind(actions)
+    _check_singles(kinds)
+    new_protocol, new_metadata = _first(kinds, Protocol), _first(kinds, Metadata)
+    after, schema = new_protocol or protocol, new_metadata or metadata
+    if after is None or schema is None:
+        raise ProtocolError(f"version {version} has no protocol or metaData before it")
+    check_readable(after)
+    # Without a schema it is for the next metaData to bring one.
+    if (new_protocol or new_metadata) and schema.schema_string != NO_SCHEMA:
+        _check_metadata(schema, after)
+    adds, removes = _by_path("add", kinds[Add]), _by_path("remove", kinds[Remove])
+    _check_pairs(adds, removes)
 
 
 def _versions(protocol: Protocol) -> str:

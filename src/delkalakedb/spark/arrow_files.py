@@ -18,6 +18,7 @@ from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import Add, DeletionVector, known
 from delkalakedb.model.codec import decode_struct, encode_struct
+from delkalakedb.model.features import LOG_ONLY
 from delkalakedb.model.partition import parse_partition_value
 from delkalakedb.model.paths import Inside
 from delkalakedb.model.properties import parse_properties
@@ -47,16 +48,14 @@ FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 _ID = "delta.columnMapping.id"
 _PARQUET_ID = b"PARQUET:field_id"
 # Reader features that are heeded here, or that ask nothing of who reads files.
-FEATURES = frozenset(
+FEATURES = LOG_ONLY | frozenset(
     {
-        "catalogManaged",
         "columnMapping",
         "deletionVectors",
         "timestampNtz",
         "typeWidening",
         "typeWidening-preview",
         "v2Checkpoint",
-        "vacuumProtocolCheck",
     }
 )
 _BATCH_ROWS = 64 * 1024

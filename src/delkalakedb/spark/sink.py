@@ -320,6 +320,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
 
 
 def _check_table(snapshot: Snapshot, overwrite: bool) -> None:
+    snapshot.check_ours()
     name, metadata = snapshot.table.name, snapshot.metadata
     odd = sorted(active_features(snapshot.protocol, metadata) - _FEATURES)
     fields = parse_schema(metadata.schema_string).walk()

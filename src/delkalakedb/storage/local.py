@@ -255,6 +255,8 @@ def _ensure_folder(folder: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
+    if not hasattr(os, "O_DIRECTORY"):  # Windows can't open folders.
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -18,6 +18,7 @@ from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import known
 from delkalakedb.model.addactions import add_actions
+from delkalakedb.model.features import LOG_ONLY
 from delkalakedb.model.partition import parse_partition_value
 from delkalakedb.model.properties import parse_properties
 from delkalakedb.table.files import Files, has_vectors
@@ -29,13 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["check_plain", "dataset_files", "make_dataset", "odd_files", "scan_table"]
 
 # Reader features that the files of a dataset know nothing of, or that pyarrow knows.
-_PLAIN = frozenset(
+_PLAIN = LOG_ONLY | frozenset(
     {
-        "catalogManaged",
         "timestampNanos",
         "timestampNtz",
         "v2Checkpoint",
-        "vacuumProtocolCheck",
         "variantType",
         "variantType-preview",
     }

@@ -23,7 +23,7 @@ from deltalake._internal import RawDeltaTable
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.catalog.pending import PendingSnapshot
 from delkalakedb.catalog.rows import add_from_row
-from delkalakedb.errors import ProtocolError, VersionNotFoundError
+from delkalakedb.errors import ProtocolError, StorageError, VersionNotFoundError
 from delkalakedb.mirror.publish import publish
 from delkalakedb.model.actions import (
     Action,
@@ -37,6 +37,7 @@ from delkalakedb.model.actions import (
     known,
 )
 from delkalakedb.model.codec import encode_commit
+from delkalakedb.model.features import LOG_ONLY
 from delkalakedb.model.paths import Inside, Outside, log_path
 from delkalakedb.model.vectors import vector_path
 from delkalakedb.storage import canonical_location
@@ -45,8 +46,6 @@ from delkalakedb.workspace.folder import folder_of
 
 __all__ = ["Real", "open_changes", "open_real"]
 
-# Reader features that delta-rs refuses, though they ask nothing of who reads files.
-_OF_THE_LOG = frozenset({"catalogManaged", "vacuumProtocolCheck"})
 _LINK = "table"
 # The encoded UUID at the end of a deletion vector's name.
 _UUID_LENGTH = 20
@@ -121,7 +120,7 @@ def open_real(
     ratified = not isinstance(snapshot, PendingSnapshot)
     # delta-rs doesn't find each file that has a roundabout path.
     odd = has_odd_paths(snapshot) and local_folder(table.location) is not None
-    if ratified and not odd and _OF_THE_LOG.isdisjoint(features):
+    if ratified and not odd and LOG_ONLY.isdisjoint(features):
         # Its place may be another table's by now.
         catalog.log(table.name, snapshot.identity).head()
         if catalog.mirror_state(table.name)[0] < version:
@@ -178,7 +177,14 @@ def _open_own(
         )
     folder = _Folder()
     root = folder.path
-    (root / _LINK).symlink_to(target, target_is_directory=True)
+    try:
+        (root / _LINK).symlink_to(target, target_is_directory=True)
+    except (NotImplementedError, OSError) as error:
+        raise StorageError(
+            f"{snapshot.table.name}: {root} can't have a link to {location}, which "
+            "delta-rs needs to scan this table; set TMPDIR to a file system with "
+            "links, or read the table with to_pyarrow_dataset()"
+        ) from error
     (root / "_delta_log").mkdir()
     for version, actions in entries:
         _write(root, version, actions, location)
@@ -216,7 +222,7 @@ def _readable(protocol: Protocol) -> Protocol:
     readers = known(protocol.reader_features)
     if readers is None:
         return protocol
-    kept = [name for name in readers if name not in _OF_THE_LOG]
+    kept = [name for name in readers if name not in LOG_ONLY]
     return msgspec.structs.replace(protocol, reader_features=kept, writer_features=kept)
 
 

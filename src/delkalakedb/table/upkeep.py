@@ -33,6 +33,7 @@ from delkalakedb.model.actions import (
     DomainMetadata,
     Remove,
     Txn,
+    UnknownAction,
     dv_id,
 )
 from delkalakedb.model.codec import encode_commit
@@ -86,6 +87,8 @@ class SqlRawUpkeep:
         self._check_upkeep("vacuum")
         custom = custom_metadata(commit_properties)
         head = self._log.head()
+        if not dry_run:
+            head.check_ours()
         enforce = enforce_retention_duration
         retention = retention_of(head, retention_hours, enforce=enforce)
         store, kept = self._store(), keep_versions or ()
@@ -189,6 +192,7 @@ class SqlRawUpkeep:
     def cleanup_metadata(self) -> None:
         """Delete what has expired of the mirror's log; the catalog keeps its own."""
         self._check_upkeep("cleanup_metadata")
+        self._log.head().check_ours()
         mirror = self._published()
         published = mirror.published_version
         clean_log(self._store(), mirror.metadata, published, _now_ms())
@@ -202,6 +206,7 @@ class SqlRawUpkeep:
                 f"{self._name}: Invalid version range: end_version {last} must be "
                 f"greater than start_version {first}"
             )
+        self._log.head().check_ours()
         self._log.head(last)
         self._published()
         commits = load_commits(self._catalog.backend, self._name, first - 1, last)
@@ -325,6 +330,9 @@ def _compacted(actions: Iterable[Action]) -> list[Action]:
                 key = (*key, action.app_id)
             case DomainMetadata():
                 key = (*key, action.domain)
+            case UnknownAction():
+                # Nobody here knows which of them replace others.
+                key = (*key, encode_commit([action]).decode())
         last[key] = action
     return list(last.values())
 

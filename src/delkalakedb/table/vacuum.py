@@ -6,11 +6,8 @@ retention. Files are compared by where their paths lead, nothing outside of the
 table's location is deleted, and nothing behind a symbolic link.
 """
 
-<<<<<<< HEAD
 import logging
-=======
 import math
->>>>>>> faces
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -200,14 +197,6 @@ def retention_of(head: Head, hours: float | None, *, enforce: bool) -> Retention
     return Retention(asked_ms, default_ms)
 
 
-<<<<<<< HEAD
-def _folder_names(metadata: Metadata) -> frozenset[str]:
-    """What the names of partitions' folders begin with, up to the equals sign."""
-    schema = parse_schema(metadata.schema_string)
-    columns = {*metadata.partition_columns}
-    physical = {f.physical_name for f in schema.fields if f.name in columns}
-    return frozenset(name.rpartition("/")[2] for name in columns | physical)
-=======
 def _milliseconds(name: str, hours: float) -> int:
     """Return hours in milliseconds, rounded up: more is kept, never less."""
     if not (math.isfinite(hours) and hours >= 0):
@@ -215,11 +204,12 @@ def _milliseconds(name: str, hours: float) -> int:
     return math.ceil(hours * _HOUR_MS)
 
 
-def path_inside(path: str) -> str | None:
-    """The literal path in the table's location; absolute ones lead out of it."""
-    outside = urlsplit(path).scheme or path.startswith("/")
-    return None if outside else unquote(path)
->>>>>>> faces
+def _folder_names(metadata: Metadata) -> frozenset[str]:
+    """What the names of partitions' folders begin with, up to the equals sign."""
+    schema = parse_schema(metadata.schema_string)
+    columns = {*metadata.partition_columns}
+    physical = {f.physical_name for f in schema.fields if f.name in columns}
+    return frozenset(name.rpartition("/")[2] for name in columns | physical)
 
 
 def _is_hidden(path: str, partition_columns: Set[str]) -> bool:

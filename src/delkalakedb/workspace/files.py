@@ -76,7 +76,7 @@ class _LocalFiles(TableFiles):
     def bring(self, files: Mapping[str, str], folder: Path) -> None:
         root = self._root
         _each_in_its_folder(
-            files, folder, lambda path: os.symlink(root / files[path], folder / path)
+            files, folder, lambda path: _link(root / files[path], folder / path)
         )
 
     def take(self, paths: Iterable[str], folder: Path) -> None:
@@ -149,6 +149,14 @@ def _each_in_its_folder(
             (root / parent).mkdir(parents=True, exist_ok=True)
             made.add(parent)
         put(path)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.symlink(source, target)
+    except (AttributeError, NotImplementedError, OSError):
+        # Not every file system has links, and on Windows not everybody may make them.
+        shutil.copyfile(source, target)
 
 
 def _move(source: Path, target: Path) -> None:

@@ -4,7 +4,6 @@ An owner holds a lock on its folder for as long as it runs, so that whoever come
 can tell a folder in use from one whose owner is dead, in whatever container that was.
 """
 
-import fcntl
 import os
 import shutil
 import stat
@@ -17,6 +16,11 @@ from tempfile import gettempdir
 from weakref import finalize
 
 from delkalakedb.errors import StorageError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks.
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = [
     "ensure_own",
@@ -32,12 +36,16 @@ _DAY_S = 24 * 60 * 60
 
 def own_path(name: str) -> Path:
     """Where this user has a folder of that name among the temporary ones."""
-    return Path(gettempdir()) / f"{name}-{os.geteuid()}"
+    # On Windows each user has temporary folders of their own.
+    user = f"-{os.geteuid()}" if hasattr(os, "geteuid") else ""
+    return Path(gettempdir()) / f"{name}{user}"
 
 
 def ensure_own(folder: Path) -> Path:
     """The folder, which nobody else can read, or put anything into."""
     folder.mkdir(mode=0o700, exist_ok=True)
+    if not hasattr(os, "geteuid"):
+        return folder
     found = folder.lstat()
     if found.st_uid != os.geteuid() or found.st_mode != stat.S_IFDIR | 0o700:
         raise StorageError(
@@ -114,7 +122,9 @@ def find_leftovers(work: Path) -> list[Path]:
 
 
 def _lock(folder: Path, *, wait: bool = True) -> int | None:
-    """A lock on the folder; None where the file system has no such thing."""
+    """A lock on the folder; None where the system has no such thing."""
+    if fcntl is None:
+        return None
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
