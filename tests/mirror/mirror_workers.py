@@ -4,6 +4,7 @@
 `check_mirror` says when a mirror is whole, whatever happened before.
 """
 
+import itertools
 import logging
 import os
 import signal
@@ -23,7 +24,7 @@ from workers import CHILDREN
 
 import delkalakedb as dk
 from delkalakedb import commits
-from delkalakedb.catalog import Catalog
+from delkalakedb.catalog import Catalog, holder
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.mirror import upkeep
 from delkalakedb.mirror.checksum import checksum_path
@@ -245,6 +246,25 @@ def grow_stepwise(
         for n in range(commits):
             told.send(grow(catalog, "w", n, name))
         told.send(steps.counted)
+
+
+def grow_killed(
+    uri: str, writer: str, at: tuple[str, int], within_s: float, elsewhere: bool
+) -> None:
+    """Commit and publish until killed: at a step, or else after a while.
+
+    With `elsewhere` no other process can tell whether this one runs.
+    """
+    if elsewhere:
+        mine = holder.holder_of("").rstrip("/")
+        holder._process = lambda pid: f"elsewhere-{mine}"
+    with dk.connect(uri) as catalog:
+        Steps(at, signal.SIGKILL)
+        for n in itertools.count():
+            grow(catalog, writer, n)
+            if n == at[1]:
+                timer = threading.Timer(within_s, os.kill, (os.getpid(), 9))
+                timer.start()
 
 
 def grow_inline(
