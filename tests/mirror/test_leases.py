@@ -67,6 +67,9 @@ def kill_many(uri: str, folder: Path, kills: int, seed: str) -> None:
     rng = random.Random(seed)
     with dk.connect(uri) as catalog:
         create_lake(catalog, str(folder / "t"), interval=5)
+        # Up to the first checkpoint, which loads what is needed to write one.
+        for n in range(4):
+            grow(catalog, "first", n)
     commits, slowest_s = itertools.count(), 0.0
     for number in range(kills):
         step, nth = rng.choice(STEPS), rng.randint(1, 3)
@@ -252,7 +255,7 @@ def test_publisher_is_not_waited_for_after_the_database_crashed(tmp_path: Path) 
     uri = f"deltasql://postgres/{server.authority}/postgres/lake"
     try:
         with brief(uri, lease=LONG_S, wait=LONG_S) as catalog:
-            create_lake(catalog, str(tmp_path / "t"))
+            create_lake(catalog, str(tmp_path / "t"), interval=100)
             grow(catalog, "w", 0)
             with patch.object(Outbox, "mark_published", lambda *_, **__: server.kill()):
                 grow(catalog, "w", 1)

@@ -5,6 +5,7 @@ Work that takes longer gets a thread of its own, which renews until the work end
 makes no progress for too long: a request that hangs must not hold a table for ever.
 """
 
+import atexit
 import logging
 import threading
 import time
@@ -89,6 +90,7 @@ class _Watch(Forkable):
         self._changed = threading.Condition()
         self._waiting: set[Heartbeat] = set()
         self._thread: threading.Thread | None = None
+        self._ending = False
         # When the thread looks next.
         self._looks = float("inf")
 
@@ -104,23 +106,32 @@ class _Watch(Forkable):
         with self._changed:
             self._waiting.discard(beat)
 
+    def end(self) -> None:
+        """End the thread: one that lives on keeps libraries from being unloaded."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
     def _wake(self) -> None:
-        if self._thread is None:
+        if self._thread is None and not self._ending:
             self._thread = _started(self._run, "heartbeats")
         self._changed.notify()
 
     def _run(self) -> None:
         with self._changed:
-            while True:
+            while not self._ending:
                 now = time.monotonic()
-                for beat in [beat for beat in self._waiting if beat.due <= now]:
-                    self._waiting.discard(beat)
-                    beat.start()
-                self._looks = min(
-                    (beat.due for beat in self._waiting), default=float("inf")
-                )
-                waits = self._looks - now
-                self._changed.wait(None if waits == float("inf") else waits)
+                self._start_due(now)
+                due = [beat.due for beat in self._waiting]
+                self._looks = min(due, default=float("inf"))
+                self._changed.wait(self._looks - now if due else None)
+
+    def _start_due(self, now: float) -> None:
+        for beat in [beat for beat in self._waiting if beat.due <= now]:
+            self._waiting.discard(beat)
+            beat.start()
 
 
 def _started(target: Callable[[], None], name: str) -> threading.Thread | None:
@@ -134,3 +145,5 @@ def _started(target: Callable[[], None], name: str) -> threading.Thread | None:
 
 
 _watch = _Watch()
+# As the interpreter ends; the publishing that is left then comes before.
+atexit.register(_watch.end)

@@ -16,8 +16,7 @@ found in the log by the next publisher, and known as ours.
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from delkalakedb.catalog.backend import Backend, Row, Run, Session
@@ -167,8 +166,11 @@ class Outbox:
 
     def release(self, lease: Lease) -> None:
         """Let the next one publish."""
-        with _ending(lease):
+        try:
             self._write(releasing(lease))
+        finally:
+            # Last, because another thread may take back what is ended.
+            end(lease.mirror.lease_owner)
 
     def mark_published(
         self, lease: Lease, hashes: Mapping[int, str], *, release: bool
@@ -180,18 +182,16 @@ class Outbox:
             for v, sha256 in hashes.items()
         ]
         upto = {**key, "version": max(hashes), "release": int(release)}
-        with nullcontext() if not release else _ending(lease):
-            # In the order in which who drops a table locks these rows.
-            *_, marked = self._backend.at_once(
-                [*each, (statements["mark_published"], upto)]
-            )
+        # In the order in which who drops a table locks these rows.
+        *_, marked = self._backend.at_once(
+            [*each, (statements["mark_published"], upto)]
+        )
         return bool(marked)
 
     def mark_failed(self, lease: Lease, error: str, pause_s: float) -> None:
         """Publishing failed; it isn't tried for a while, and the lease is free."""
         failed = _key(lease) | {"error": error} | _pausing(pause_s)
-        with _ending(lease):
-            self._write(Run("mark_failed", failed), releasing(lease))
+        self._write(Run("mark_failed", failed), releasing(lease))
 
     def mark_diverged(
         self,
@@ -209,8 +209,7 @@ class Outbox:
             "error": error,
             "fence": None if lease is None else lease.fence,
         }
-        with nullcontext() if lease is None else _ending(lease):
-            self._write(Run("mark_diverged", params))
+        self._write(Run("mark_diverged", params))
 
     def claim_checkpoint(self, mirror: Mirror, version: int, lasts_s: float) -> bool:
         """Whether it is on us to make a checkpoint that is due."""
@@ -243,18 +242,6 @@ class Outbox:
     def _write(self, *writes: Run) -> None:
         with self._backend.writing(durable=False) as session:
             session.apply(writes)
-
-
-@contextmanager
-def _ending(lease: Lease) -> Iterator[None]:
-    """Give a lease up: should the database not hear of it, this process takes it back.
-
-    Afterwards, because another thread could take it back before it is marked.
-    """
-    try:
-        yield
-    finally:
-        end(lease.mirror.lease_owner)
 
 
 def find_mirror(session: Session, name: str) -> Mirror:

@@ -23,6 +23,7 @@ from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.commits import Ratified, load_commits
 from delkalakedb.catalog.fresh import take_fresh
 from delkalakedb.catalog.heartbeat import Heartbeat
+from delkalakedb.catalog.holder import end
 from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
 from delkalakedb.errors import CodecError, DivergedError, StorageError
 from delkalakedb.mirror.checksum import checksum_path, version_checksum
@@ -178,6 +179,13 @@ class _Publication:
         self._heartbeat = Heartbeat(self._renew, lease.lasts_s)
 
     def run(self) -> Published:
+        try:
+            return self._run()
+        finally:
+            # Should the database not have heard of it, this process takes it back.
+            end(self._lease.mirror.lease_owner)
+
+    def _run(self) -> Published:
         mirror = self._lease.mirror
         try:
             if self._published == mirror.ratified_version:
