@@ -30,6 +30,7 @@ from delkalakedb.mirror import upkeep
 from delkalakedb.mirror.checksum import checksum_path
 from delkalakedb.mirror.last_checkpoint import read_last_checkpoint
 from delkalakedb.mirror.reconcile import Reconciler, run
+from delkalakedb.mirror.republish import republish
 from delkalakedb.mirror.verify import verify
 from delkalakedb.model.codec import encode_commit
 from delkalakedb.model.txnlog import Reads, Staged
@@ -265,6 +266,14 @@ def grow_killed(
             if n == at[1]:
                 timer = threading.Timer(within_s, os.kill, (os.getpid(), 9))
                 timer.start()
+
+
+def republish_killed(uri: str, at: tuple[str, int]) -> None:
+    """Republish a table, and be killed at a step."""
+    with dk.connect(uri) as catalog:
+        store = open_store(catalog.table("t").location)
+        Steps(at, signal.SIGKILL)
+        republish(catalog, "t", store)
 
 
 def grow_inline(

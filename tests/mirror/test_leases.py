@@ -70,7 +70,7 @@ def kill_many(uri: str, folder: Path, kills: int, seed: str) -> None:
         # Up to the first checkpoint, which loads what is needed to write one.
         for n in range(4):
             grow(catalog, "first", n)
-    commits, slowest_s = itertools.count(), 0.0
+    commits, slowest_s = itertools.count(), [0.0, 0.0]
     for number in range(kills):
         step, nth = rng.choice(STEPS), rng.randint(1, 3)
         # Every other one looks as if it had run on another machine.
@@ -85,11 +85,14 @@ def kill_many(uri: str, folder: Path, kills: int, seed: str) -> None:
                 assert_published(dk.mirror.run(uri, once=True))
             started = time.monotonic()
             grow(catalog, "next", next(commits))
-            slowest_s = max(slowest_s, time.monotonic() - started)
-            assert slowest_s < LONGEST_APPEND_S, (number, step, nth, elsewhere)
+            took_s = time.monotonic() - started
+            slowest_s[elsewhere] = max(slowest_s[elsewhere], took_s)
+            # The lease of a process elsewhere has to end.
+            longest_s = LONGEST_APPEND_S + elsewhere * catalog.settings.mirror.lease
+            assert took_s < longest_s, (number, step, nth, elsewhere)
             assert_published(dk.mirror.status(uri))
             assert_published(dk.mirror.run(uri, once=True))
-    print(f"{kills} kills, the slowest append after one took {slowest_s:.2f} s")
+    print(f"{kills} kills; the slowest append after one here, elsewhere: {slowest_s}")
     with dk.connect(uri) as catalog:
         check_mirror(catalog)
 

@@ -188,6 +188,11 @@ class Outbox:
         )
         return bool(marked)
 
+    def mark_hash(self, lease: Lease, version: int, sha256: str) -> None:
+        """The entry of a published version has another hash from now on."""
+        params = {**_key(lease), "version": version, "sha256": sha256}
+        self._write(Run("mark_published_hash", params))
+
     def mark_failed(self, lease: Lease, error: str, pause_s: float) -> None:
         """Publishing failed; it isn't tried for a while, and the lease is free."""
         failed = _key(lease) | {"error": error} | _pausing(pause_s)

@@ -40,6 +40,7 @@ __all__ = [
     "publish",
     "publish_held",
     "publish_table",
+    "put_checksum",
     "put_commit",
     "stores_with",
 ]
@@ -124,20 +125,31 @@ def publish_held(catalog: Catalog, lease: Lease, stores: Stores) -> Published:
     return _Publication(catalog, Outbox(catalog.backend), lease, stores).run()
 
 
-def put_commit(store: Store, name: str, commit: Ratified) -> str:
-    """Write a commit to the log of a table, or find it there; the hash of its file."""
-    version, path = commit.head.version, commit_path(commit.head.version)
-    data = encode_commit(commit.actions)
+def put_commit(
+    store: Store, name: str, commit: Ratified, data: bytes | None = None
+) -> str:
+    """Write a commit to the log of a table, or find it there; the hash of its file.
+
+    By `data` if the entry had other bytes than we give it.
+    """
+    path = commit_path(commit.head.version)
+    if data is None:
+        data = encode_commit(commit.actions)
     if not store.put_new(path, data):
         there = store.get(path)
         if there != data and _transaction_id(there) != _transaction_id(data):
             raise DivergedError(foreign_message(name, path))
         data = there
     store.set_modified(path, commit.head.timestamp_ms)
+    put_checksum(store, commit)
+    return hashlib.sha256(data).hexdigest()
+
+
+def put_checksum(store: Store, commit: Ratified) -> None:
+    """Write the `.crc` of a commit, unless it is there."""
     checksum = version_checksum(commit.head, commit.transaction_id)
     # Readers do without one that is cut off.
-    store.put_new(checksum_path(version), checksum, durable=False)
-    return hashlib.sha256(data).hexdigest()
+    store.put_new(checksum_path(commit.head.version), checksum, durable=False)
 
 
 def foreign_message(name: str, path: str) -> str:
