@@ -167,7 +167,7 @@ class MirrorSettings(_Section):
     lag_alert: Seconds = 60.0
     max_unpublished: MaybeSize = None
     wait: Seconds = 5.0
-    lease: Seconds = 60.0
+    lease: Seconds = 1.0
     poll: Seconds = 0.2
     workers: Size = 8
     inline_checkpoint_files: Count = 10_000

@@ -33,6 +33,7 @@ INVOCATIONS: dict[str, list[str]] = {
     "mirror status": ["mirror", "status"],
     "mirror run": ["mirror", "run", "--once"],
     "mirror retry": ["mirror", "retry", "sales"],
+    "mirror republish": ["mirror", "republish", "sales"],
     "mirror adopt": ["mirror", "adopt", "sales", "--dry-run"],
     "mirror fence": ["mirror", "fence", "sales", "--yes"],
     "verify": ["verify", "sales"],

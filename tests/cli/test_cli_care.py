@@ -224,6 +224,7 @@ def test_doctor_finds_nothing_wrong_and_leaves_nothing(deltasql: Cli) -> None:
         "lease",
         "files",
         "location",
+        "log",
         "store clock",
         "conditional put",
         "workspaces",
@@ -290,6 +291,21 @@ def test_doctor_names_a_lease_that_was_never_given_back(deltasql: Cli) -> None:
 
     assert "host/1/a" in problems(deltasql)["lease"]["detail"]
     append(deltasql, 4)
+    deltasql("doctor")
+
+
+def test_doctor_names_a_log_that_has_lost_its_newest_version(deltasql: Cli) -> None:
+    log = location(deltasql) / "_delta_log"
+    newest = max(log.glob("*.json"))
+    before = newest.read_bytes()
+    newest.unlink()
+
+    found = problems(deltasql)["log"]
+    assert (found["state"], newest.name in found["detail"]) == ("fail", True)
+    assert found["advice"] == "deltasql mirror republish sales"
+    (done,) = [deltasql.json("mirror", "republish", "sales")]
+    assert done["versions"] == [int(newest.stem)]
+    assert newest.read_bytes() == before
     deltasql("doctor")
 
 

@@ -4,6 +4,7 @@
 `check_mirror` says when a mirror is whole, whatever happened before.
 """
 
+import itertools
 import logging
 import os
 import signal
@@ -23,12 +24,13 @@ from workers import CHILDREN
 
 import delkalakedb as dk
 from delkalakedb import commits
-from delkalakedb.catalog import Catalog
+from delkalakedb.catalog import Catalog, holder
 from delkalakedb.catalog.outbox import Outbox
 from delkalakedb.mirror import upkeep
 from delkalakedb.mirror.checksum import checksum_path
 from delkalakedb.mirror.last_checkpoint import read_last_checkpoint
 from delkalakedb.mirror.reconcile import Reconciler, run
+from delkalakedb.mirror.republish import republish
 from delkalakedb.mirror.verify import verify
 from delkalakedb.model.codec import encode_commit
 from delkalakedb.model.txnlog import Reads, Staged
@@ -245,6 +247,33 @@ def grow_stepwise(
         for n in range(commits):
             told.send(grow(catalog, "w", n, name))
         told.send(steps.counted)
+
+
+def grow_killed(
+    uri: str, writer: str, at: tuple[str, int], within_s: float, elsewhere: bool
+) -> None:
+    """Commit and publish until killed: at a step, or else after a while.
+
+    With `elsewhere` no other process can tell whether this one runs.
+    """
+    if elsewhere:
+        mine = holder.holder_of("").rstrip("/")
+        holder._process = lambda pid: f"elsewhere-{mine}"
+    with dk.connect(uri) as catalog:
+        Steps(at, signal.SIGKILL)
+        for n in itertools.count():
+            grow(catalog, writer, n)
+            if n == at[1]:
+                timer = threading.Timer(within_s, os.kill, (os.getpid(), 9))
+                timer.start()
+
+
+def republish_killed(uri: str, at: tuple[str, int]) -> None:
+    """Republish a table, and be killed at a step."""
+    with dk.connect(uri) as catalog:
+        store = open_store(catalog.table("t").location)
+        Steps(at, signal.SIGKILL)
+        republish(catalog, "t", store)
 
 
 def grow_inline(

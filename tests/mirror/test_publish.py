@@ -5,11 +5,13 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from actions import add, commit, create, metadata, remove, staged, txn
 
 import delkalakedb as dk
+from delkalakedb.catalog import heartbeat
 from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
 from delkalakedb.commits import commit as deliver
 from delkalakedb.errors import (
@@ -377,7 +379,8 @@ def test_publisher_that_slept_past_its_lease_stops(
             return created
 
         store.put_new = sleep  # type: ignore[method-assign]
-        done = publish_table(sleeper, "t", always(store), 3)
+        with patch.object(heartbeat._watch, "add"):
+            done = publish_table(sleeper, "t", always(store), 3)
 
     assert done.version == 3
     assert ("put_new", f"{2:020}.json") not in store.asked

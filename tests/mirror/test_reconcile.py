@@ -171,6 +171,43 @@ def test_lag_is_told_when_it_passes_a_threshold_and_when_it_is_over(
     assert [r.levelno for r in told][-2:] == [logging.ERROR, logging.INFO]
 
 
+@pytest.mark.parametrize("blocked", [False, True])
+def test_once_tells_of_lag_before_and_after(
+    catalog: dk.Catalog,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    blocked: bool,
+) -> None:
+    caplog.set_level(logging.INFO, "delkalakedb.mirror")
+    (location,) = tables(catalog, tmp_path, 1)
+    if blocked:
+        block(location)
+    monkeypatch.setenv("DELKALAKEDB_MIRROR__LAG_WARN", "0.01")
+    alerts: list[LagAlert] = []
+    time.sleep(0.05)
+
+    (status,) = dk.mirror.run(catalog.uri, once=True, on_lag=alerts.append)
+
+    levels = [alert.level for alert in alerts]
+    assert levels == (["warn"] if blocked else ["warn", "ok"])
+    assert alerts[0].status.versions_behind == 2
+    assert alerts[-1].status.versions_behind == status.versions_behind
+    told = [r for r in caplog.records if getattr(r, "delta_event", "") == "mirror lag"]
+    assert len(told) == len(alerts)
+
+
+def test_once_tells_of_no_lag_where_there_is_none(
+    catalog: dk.Catalog, tmp_path: Path
+) -> None:
+    tables(catalog, tmp_path, 1)
+    alerts: list[LagAlert] = []
+
+    dk.mirror.run(catalog.uri, once=True, on_lag=alerts.append)
+
+    assert alerts == []
+
+
 def test_status_counts_versions_and_seconds(
     catalog: dk.Catalog, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import patch
 
 import deltalake
 import pyarrow as pa
@@ -33,6 +34,7 @@ from mirror_workers import (
 from workers import CHILDREN, Crew
 
 from delkalakedb import Catalog, mirror
+from delkalakedb.catalog import heartbeat
 from delkalakedb.catalog.adopt import hold_mirror
 from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
 from delkalakedb.errors import DivergedError, MirrorError, StorageError
@@ -212,9 +214,9 @@ def brief_catalog(catalog_uri: str) -> Iterator[Catalog]:
 
 @contextmanager
 def asleep(catalog: Catalog, gate: Gate) -> Iterator["Future[Published]"]:
-    """A publisher at the gate; let through in the end."""
+    """A publisher at the gate, as if its machine slept; let through in the end."""
     upto = catalog.table("t").version
-    with ThreadPoolExecutor(1) as pool:
+    with patch.object(heartbeat._watch, "add"), ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(publish_table, catalog, "t", lambda _: gate, upto)
         try:
             assert gate.reached.wait(30)

@@ -5,6 +5,7 @@ renumbered, no conflict rule applies, and its commitInfo stays word for word. It
 to be the next version after the last published one, and one that can be honoured here.
 """
 
+import math
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -69,9 +70,10 @@ class Entry:
 
 @contextmanager
 def hold_mirror(catalog: Catalog, name: str) -> Iterator[Lease]:
-    """The lease on a table's log: nobody else publishes, adopts or discards.
+    """Hold the lease on a table's log: nobody else publishes, adopts or discards.
 
-    Waits a bounded time (`mirror.wait`) for who has it now.
+    Waits a bounded time (`mirror.wait`) for the present holder. The lease is renewed
+    for as long as the block takes.
     """
     outbox = Outbox(catalog.backend)
     settings = catalog.settings.mirror
@@ -84,7 +86,8 @@ def hold_mirror(catalog: Catalog, name: str) -> Iterator[Lease]:
             raise MirrorError(f"{name}: {owner} is at work on the log; try again")
         time.sleep(_PAUSE_S)
     try:
-        yield lease
+        with outbox.keeping(lease, math.inf):
+            yield lease
     finally:
         outbox.release(lease)
 

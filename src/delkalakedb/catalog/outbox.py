@@ -5,12 +5,15 @@ holds the table's lease; each lease has a number of its own, the fence, and what
 publisher says counts only while that number is the table's. So one that slept past its
 lease can neither move `published_version` nor report a failure.
 
+A lease lasts a short term and is renewed by a heartbeat while its holder works. One
+whose term is over may be taken, and so may one whose holder's process is seen to be
+gone. Two publishers at work on one table write the same bytes: a lease saves work, and
+protects nothing.
+
 Nothing here must survive a power cut: a version that is published but not marked so is
 found in the log by the next publisher, and known as ours.
 """
 
-import os
-import socket
 import time
 import uuid
 from collections.abc import Mapping
@@ -18,6 +21,8 @@ from dataclasses import dataclass, field
 
 from delkalakedb.catalog.backend import Backend, Row, Run, Session
 from delkalakedb.catalog.head import Head
+from delkalakedb.catalog.heartbeat import PATIENCE_S, Heartbeat
+from delkalakedb.catalog.holder import begin, end, holder_of, is_forsaken, prolong
 from delkalakedb.catalog.names import no_such_table
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.codec import decode_struct
@@ -62,8 +67,13 @@ class Mirror:
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody has the lease."""
-        return (self.lease_until_ms or 0) > self.now_ms
+        """Whether somebody has the lease, and isn't known to be gone."""
+        return (self.lease_until_ms or 0) > self.now_ms and not self.is_forsaken
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Whether the process that took the lease is gone, or done with it."""
+        return self.lease_owner is not None and is_forsaken(self.lease_owner)
 
     @property
     def is_put_off(self) -> bool:
@@ -111,9 +121,29 @@ class Outbox:
         After a failure it can be had when it is time to try again, or `early`; that of
         a diverged table only for `settling` that.
         """
+        found = self._take(name, lasts_s, early, settling)
+        if isinstance(found, Mirror) and found.is_forsaken:
+            return self._take(name, lasts_s, early, settling, found.lease_owner)
+        return found
+
+    def _take(
+        self,
+        name: str,
+        lasts_s: float,
+        early: bool,
+        settling: bool,
+        forsaken: str | None = None,
+    ) -> Lease | Mirror:
         expires = time.monotonic() + lasts_s
         load = self._backend.statements["load_mirrors"], _named(name)
-        take = taking(self._backend, name, lasts_s, early=early, settling=settling)
+        take = taking(
+            self._backend,
+            name,
+            lasts_s,
+            early=early,
+            settling=settling,
+            forsaken=forsaken,
+        )
         taken, rows = self._backend.at_once([take, load])
         mirror = _one(rows, name)
         return Lease(mirror, taken[0][0], expires, lasts_s) if taken else mirror
@@ -125,11 +155,22 @@ class Outbox:
             held = session.query("renew_lease", _key(lease) | _lasting(lease.lasts_s))
         if not held:
             return None
+        prolong(lease.mirror.lease_owner, lease.lasts_s)
         return Lease(lease.mirror, lease.fence, expires, lease.lasts_s)
+
+    def keeping(self, lease: Lease, patience_s: float = PATIENCE_S) -> Heartbeat:
+        """Renews the lease while the block under it takes long."""
+        return Heartbeat(
+            lambda: self.renew(lease) is not None, lease.lasts_s, patience_s
+        )
 
     def release(self, lease: Lease) -> None:
         """Let the next one publish."""
-        self._write(releasing(lease))
+        try:
+            self._write(releasing(lease))
+        finally:
+            # Last, because another thread may take back what is ended.
+            end(lease.mirror.lease_owner)
 
     def mark_published(
         self, lease: Lease, hashes: Mapping[int, str], *, release: bool
@@ -146,6 +187,11 @@ class Outbox:
             [*each, (statements["mark_published"], upto)]
         )
         return bool(marked)
+
+    def mark_hash(self, lease: Lease, version: int, sha256: str) -> None:
+        """The entry of a published version has another hash from now on."""
+        params = {**_key(lease), "version": version, "sha256": sha256}
+        self._write(Run("mark_published_hash", params))
 
     def mark_failed(self, lease: Lease, error: str, pause_s: float) -> None:
         """Publishing failed; it isn't tried for a while, and the lease is free."""
@@ -176,6 +222,18 @@ class Outbox:
         with self._backend.writing(durable=False) as session:
             return bool(session.query("claim_checkpoint", params))
 
+    def keeping_claim(
+        self, mirror: Mirror, version: int, lasts_s: float, patience_s: float
+    ) -> Heartbeat:
+        """Renews the claim on a checkpoint while the block under it takes long."""
+
+        def renew() -> bool:
+            params = {"table_id": mirror.table_id, "version": version}
+            with self._backend.writing(durable=False) as session:
+                return bool(session.query("renew_claim", params | _lasting(lasts_s)))
+
+        return Heartbeat(renew, lasts_s, patience_s)
+
     def mark_checkpoint(self, mirror: Mirror, version: int) -> None:
         """The newest version with a checkpoint; ends the claim."""
         params = {"table_id": mirror.table_id, "version": version}
@@ -203,17 +261,26 @@ def taking(
     *,
     early: bool = False,
     settling: bool = False,
+    forsaken: str | None = None,
     token: str | None = None,
 ) -> tuple[str, dict[str, object]]:
     """The statement that takes a lease, if it can be had.
 
-    Who may not hear of it gives a token to release it by.
+    Args:
+        backend: the catalog's database.
+        name: the table.
+        lasts_s: the lease's term.
+        early: even if it is too soon after a failure.
+        settling: even if the table is diverged or held.
+        forsaken: a holder that is gone, whose lease may be taken before its term ends.
+        token: what the lease is released by, for a caller that may not hear of it.
     """
     params: dict[str, object] = {
         "name": name,
-        "owner": _owner(token or uuid.uuid4().hex),
+        "owner": begin(token or uuid.uuid4().hex, lasts_s),
         "early": int(early),
         "settling": int(settling),
+        "forsaken": forsaken,
     }
     return backend.statements["take_lease"], params | _lasting(lasts_s)
 
@@ -228,7 +295,7 @@ def taken_lease(taken: Row, head: Head, expires: float, lasts_s: float) -> Lease
 
 def releasing_lost(name: str, token: str) -> Run:
     """The statement that gives a lease back of which nobody heard."""
-    return Run("release_lost_lease", {"name": name, "owner": _owner(token)})
+    return Run("release_lost_lease", {"name": name, "owner": holder_of(token)})
 
 
 def releasing(lease: Lease) -> Run:
@@ -250,10 +317,6 @@ def _lasting(seconds: float) -> dict[str, object]:
 
 def _pausing(seconds: float) -> dict[str, object]:
     return {"pause_ms": int(seconds * 1000), "now_ms": _now_ms()}
-
-
-def _owner(token: str) -> str:
-    return f"{socket.gethostname()}/{os.getpid()}/{token}"
 
 
 def _now_ms() -> int:

@@ -141,6 +141,37 @@ def retry(app: App, tables: tuple[str, ...], all_tables: bool) -> None:
     _exit_if_behind(done)
 
 
+@mirror.command(epilog="Example: deltasql mirror republish sales --from 40")
+@click.argument("table", type=TABLE)
+@click.option(
+    "--from",
+    "from_version",
+    type=click.IntRange(min=0),
+    metavar="VERSION",
+    help="The oldest version to look at.  [default: the oldest that the log must have]",
+)
+@click.option(
+    "--rewrite",
+    is_flag=True,
+    help="Also write entries whose very bytes the catalog doesn't have, by their "
+    "actions.",
+)
+@pass_app
+def republish(app: App, table: str, from_version: int | None, rewrite: bool) -> None:
+    """Write log entries of TABLE again that its store has lost.
+
+    They are written from the catalog, with the same bytes as before, and so are the
+    newest checkpoint and `_last_checkpoint`. A file that is there is never replaced.
+    """
+    from delkalakedb.mirror.republish import republish as write_again
+    from delkalakedb.storage import open_store
+
+    with app.connect() as catalog:
+        store = open_store(catalog.table(table).location)
+        done = write_again(catalog, table, store, from_version, rewrite=rewrite)
+    app.output.record(done.to_dict())
+
+
 @mirror.command(epilog="Example: deltasql mirror adopt sales --dry-run")
 @tables_arguments
 @click.option(

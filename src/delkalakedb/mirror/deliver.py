@@ -56,9 +56,8 @@ def _publish_inline(
     lease: Lease | None,
 ) -> None:
     stores = stores_with(options)
-    if lease is not None:
-        done = publish_held(catalog, lease, stores)
-    else:
+    done = None if lease is None else publish_held(catalog, lease, stores)
+    if done is None or done.version < version:
         wait_s = catalog.settings.mirror.wait
         done = publish_table(catalog, name, stores, version, wait_s=wait_s)
     if done.version < version:

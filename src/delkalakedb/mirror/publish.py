@@ -5,6 +5,9 @@ For each version, in this order: `<version>.json` is created, never overwritten;
 came. Killed at any point, the next publisher does the same again: the same version
 gives the same bytes, and a file that carries our transaction id is ours. Any other file
 is a foreign commit; it stays as it is, and the table is *diverged*.
+
+The lease lasts about a second and is renewed meanwhile, so that the next publisher
+hardly waits for one that was killed; on the same machine, not at all.
 """
 
 import hashlib
@@ -19,6 +22,8 @@ from functools import lru_cache
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.commits import Ratified, load_commits
 from delkalakedb.catalog.fresh import take_fresh
+from delkalakedb.catalog.heartbeat import Heartbeat
+from delkalakedb.catalog.holder import end
 from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
 from delkalakedb.errors import CodecError, DivergedError, StorageError
 from delkalakedb.mirror.checksum import checksum_path, version_checksum
@@ -35,6 +40,7 @@ __all__ = [
     "publish",
     "publish_held",
     "publish_table",
+    "put_checksum",
     "put_commit",
     "stores_with",
 ]
@@ -43,7 +49,7 @@ Stores = Callable[[Mirror], Store]
 
 # Versions that are loaded, published and marked together.
 _TOGETHER = 32
-# A request that hangs must end while the lease lasts: of that, half is always left.
+# A request that hangs ends before the lease isn't renewed any more.
 _PATIENCE = {"timeout": "30s", "retry_timeout": "10s"}
 _PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
@@ -91,19 +97,24 @@ def publish_table(
     outbox = Outbox(catalog.backend)
     deadline, pause_s, held = time.monotonic() + wait_s, _PAUSE_S, False
     while True:
+        # Asked first, so that there is a try at the end of the wait.
+        late = time.monotonic() >= deadline
         # While somebody holds it, looking is cheaper than trying to take it.
         seen: Lease | Mirror
         if not held or not (seen := outbox.load(name)).is_held:
             seen = outbox.take(name, catalog.settings.mirror.lease, early=early)
         if isinstance(seen, Lease):
-            return publish_held(catalog, seen, stores)
+            done = publish_held(catalog, seen, stores)
+            if done.version >= upto or late:
+                return done
+            # Somebody took the lease meanwhile.
+            seen = done.mirror
         if seen.state == "diverged":
             raise DivergedError(seen.last_error)
         held = seen.is_held
         # Neither held nor put off after a failure, it was let go just now.
         put_off = not held and seen.is_put_off
-        over = put_off or time.monotonic() >= deadline
-        if seen.published_version >= upto or seen.hold or over:
+        if seen.published_version >= upto or seen.hold or put_off or late:
             return Published(seen, seen.published_version)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -114,20 +125,31 @@ def publish_held(catalog: Catalog, lease: Lease, stores: Stores) -> Published:
     return _Publication(catalog, Outbox(catalog.backend), lease, stores).run()
 
 
-def put_commit(store: Store, name: str, commit: Ratified) -> str:
-    """Write a commit to the log of a table, or find it there; the hash of its file."""
-    version, path = commit.head.version, commit_path(commit.head.version)
-    data = encode_commit(commit.actions)
+def put_commit(
+    store: Store, name: str, commit: Ratified, data: bytes | None = None
+) -> str:
+    """Write a commit to the log of a table, or find it there; the hash of its file.
+
+    By `data` if the entry had other bytes than we give it.
+    """
+    path = commit_path(commit.head.version)
+    if data is None:
+        data = encode_commit(commit.actions)
     if not store.put_new(path, data):
         there = store.get(path)
         if there != data and _transaction_id(there) != _transaction_id(data):
             raise DivergedError(foreign_message(name, path))
         data = there
     store.set_modified(path, commit.head.timestamp_ms)
+    put_checksum(store, commit)
+    return hashlib.sha256(data).hexdigest()
+
+
+def put_checksum(store: Store, commit: Ratified) -> None:
+    """Write the `.crc` of a commit, unless it is there."""
     checksum = version_checksum(commit.head, commit.transaction_id)
     # Readers do without one that is cut off.
-    store.put_new(checksum_path(version), checksum, durable=False)
-    return hashlib.sha256(data).hexdigest()
+    store.put_new(checksum_path(commit.head.version), checksum, durable=False)
 
 
 def foreign_message(name: str, path: str) -> str:
@@ -166,14 +188,23 @@ class _Publication:
         self._lease = lease
         self._stores = stores
         self._published = lease.mirror.published_version
+        self._heartbeat = Heartbeat(self._renew, lease.lasts_s)
 
     def run(self) -> Published:
+        try:
+            return self._run()
+        finally:
+            # Should the database not have heard of it, this process takes it back.
+            end(self._lease.mirror.lease_owner)
+
+    def _run(self) -> Published:
         mirror = self._lease.mirror
         try:
             if self._published == mirror.ratified_version:
                 self._outbox.release(self._lease)
-            while self._published < mirror.ratified_version:
-                self._publish_some(mirror.ratified_version)
+            with self._heartbeat:
+                while self._published < mirror.ratified_version:
+                    self._publish_some(mirror.ratified_version)
         except _LeaseLostError:
             mirror = self._outbox.load(mirror.name)
             return Published(mirror, mirror.published_version)
@@ -216,11 +247,14 @@ class _Publication:
 
     def _hold(self) -> None:
         """Go on only with the lease: by the time it is checked a rival may be at it."""
-        if not self._lease.fresh:
-            renewed = self._outbox.renew(self._lease)
-            if renewed is None:
-                raise _LeaseLostError
-            self._lease = renewed
+        self._heartbeat.progress()
+        if not self._lease.fresh and not self._renew():
+            raise _LeaseLostError
+
+    def _renew(self) -> bool:
+        renewed = self._outbox.renew(self._lease)
+        self._lease = renewed or self._lease
+        return renewed is not None
 
     def _fail(self, error: StorageError) -> None:
         attempts = self._lease.mirror.attempts

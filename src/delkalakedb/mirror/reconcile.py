@@ -3,7 +3,7 @@
 Each pass asks the catalog once which tables are behind, has them published side by
 side, makes checkpoints that are due, and tells of lag; every few seconds it looks at
 all tables. Any number of reconcilers may run at once: leases and claims in the catalog
-share out the work. One that is killed leaves nothing but a lease, which expires.
+share out the work. One that is killed leaves nothing but a lease, which soon expires.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -91,11 +91,15 @@ class Reconciler:
 
     def run_once(self) -> list[MirrorStatus]:
         """Publish everything once, whatever failed before; how it stands after that."""
+        mirrors = self._mirrors()
+        self._watch_all(map(status_of, mirrors))
         with self._workers() as workers:
-            tasks = [workers.submit(self._settle, m) for m in self._mirrors()]
+            tasks = [workers.submit(self._settle, mirror) for mirror in mirrors]
         for task in tasks:
             task.result()
-        return list(load_statuses(self._catalog, self._table))
+        statuses = list(load_statuses(self._catalog, self._table))
+        self._watch_all(status for status in statuses if status.state != "held")
+        return statuses
 
     def run_forever(self) -> None:
         """Publish until `stop`; a database that is away is waited for."""
@@ -164,7 +168,10 @@ class Reconciler:
             make_checkpoint(self._catalog, mirror, due, self._stores(mirror))
 
     def _settle(self, mirror: Mirror) -> None:
-        published = self._tend(mirror, early=True, foreign=True)
+        settings = self._catalog.settings.mirror
+        # Long enough for the lease of a publisher that died elsewhere to end.
+        wait_s = max(settings.wait, settings.lease)
+        published = self._tend(mirror, early=True, foreign=True, wait_s=wait_s)
         if published is not None:
             self._checkpoint(mirror, published)
 
@@ -178,13 +185,20 @@ class Reconciler:
         return True
 
     def _tend(
-        self, mirror: Mirror, *, early: bool = False, foreign: bool = False
+        self,
+        mirror: Mirror,
+        *,
+        early: bool = False,
+        foreign: bool = False,
+        wait_s: float = 0.0,
     ) -> int | None:
         """Publish a table, and look for commits of others; the published version."""
         catalog, name = self._catalog, mirror.name
         try:
             upto = mirror.ratified_version
-            done = publish_table(catalog, name, self._stores, upto, early=early)
+            done = publish_table(
+                catalog, name, self._stores, upto, wait_s=wait_s, early=early
+            )
             if foreign and (found := find_foreign(catalog, name, self._stores(mirror))):
                 error = DivergedError(foreign_message(name, found[0].path))
                 published = found[0].version - 1
@@ -200,6 +214,10 @@ class Reconciler:
         else:
             return done.version
         return None
+
+    def _watch_all(self, statuses: Iterable[MirrorStatus]) -> None:
+        for status in statuses:
+            self._watch(status)
 
     def _watch(self, status: MirrorStatus) -> None:
         """Tell of a lag when it passes a threshold, and once more when it is over."""

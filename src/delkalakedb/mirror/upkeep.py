@@ -2,7 +2,8 @@
 
 No lease is held meanwhile, so that a large checkpoint keeps no publisher waiting: a
 version's checkpoint is the same whoever makes it. A claim in the catalog keeps two
-processes from making it at once; one that was killed leaves its claim to expire.
+processes from making it at once. It lasts as long as a lease and is renewed meanwhile,
+so that the claim of a process that was killed soon expires.
 """
 
 import logging
@@ -11,6 +12,7 @@ import time
 import pyarrow as pa
 
 from delkalakedb.catalog import Catalog
+from delkalakedb.catalog.heartbeat import PATIENCE_S
 from delkalakedb.catalog.outbox import Mirror, Outbox
 from delkalakedb.errors import DeltalakeDBError
 from delkalakedb.mirror.checkpoint import (
@@ -48,16 +50,17 @@ def make_checkpoint(
     if catalog.log(mirror.name).head().read_only is not None:
         return None
     outbox, settings = Outbox(catalog.backend), catalog.settings.mirror
-    claim_s = max(settings.lease, mirror.num_files / _FILES_PER_S)
-    if not outbox.claim_checkpoint(mirror, version, claim_s):
+    if not outbox.claim_checkpoint(mirror, version, settings.lease):
         return None
     now_ms = int(time.time() * 1000)
+    patience_s = PATIENCE_S + mirror.num_files / _FILES_PER_S
     try:
-        checkpoint = write_checkpoint(
-            catalog, mirror.name, version, store, now_ms, mirror.table_id
-        )
-        write_last_checkpoint(store, checkpoint)
-        clean_log(store, mirror.metadata, version, now_ms)
+        with outbox.keeping_claim(mirror, version, settings.lease, patience_s):
+            checkpoint = write_checkpoint(
+                catalog, mirror.name, version, store, now_ms, mirror.table_id
+            )
+            write_last_checkpoint(store, checkpoint)
+            clean_log(store, mirror.metadata, version, now_ms)
     except (DeltalakeDBError, OSError, pa.ArrowException) as error:
         message = f"{mirror.name}: no checkpoint of version {version} yet: {error}"
         log_event(_log, logging.WARNING, message, event="checkpoint failed")

@@ -8,11 +8,20 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from delkalakedb.errors import DeltaError, TableNotFoundError, VersionNotFoundError
 from delkalakedb.storage.base import ObjectMeta, Store
 
-__all__ = ["LOG", "LogFiles", "Segment", "commit_path", "list_log", "list_newer"]
+__all__ = [
+    "LOG",
+    "LogFiles",
+    "Segment",
+    "commit_path",
+    "find_checkpoint",
+    "list_log",
+    "list_newer",
+]
 
 LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -99,6 +108,13 @@ def list_log(store: Store) -> LogFiles:
     if not log.commits and not log.checkpoints:
         raise TableNotFoundError(f"{store.url}: there is no Delta log")
     return log
+
+
+def find_checkpoint(store: Store, version: int) -> tuple[ObjectMeta, ...]:
+    """Return the files of a version's checkpoint, if it is complete; one request."""
+    start = f"{LOG}/{version:020}.checkpoint"
+    files = takewhile(lambda m: m.path.startswith(start), store.list(LOG, start))
+    return _complete(files).get(version, ())
 
 
 def list_newer(store: Store, log: LogFiles) -> LogFiles:

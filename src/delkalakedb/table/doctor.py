@@ -23,6 +23,7 @@ from delkalakedb.errors import (
     CatalogPermissionError,
     StorageError,
 )
+from delkalakedb.mirror.republish import find_loss
 from delkalakedb.mirror.status import MirrorStatus, status_of
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.segment import LOG
@@ -180,7 +181,7 @@ def _tables(catalog: Catalog, *, publishes: bool) -> Iterator[Check]:
     yield from _all("lease", stale, "no publisher died at work")
     yield from _all("files", _small(catalog), "no table has many small files")
     looked = _location if publishes else _readable
-    found = [check for mirror in mirrors for check in looked(mirror)]
+    found = [check for mirror in mirrors for check in looked(catalog, mirror)]
     checks = _LOCATION_CHECKS if publishes else _READ_CHECKS
     for check, fine in checks.items():
         yield from _all(check, (c for c in found if c.check == check), fine)
@@ -225,12 +226,16 @@ def _small(catalog: Catalog) -> Iterator[Check]:
 
 _LOCATION_CHECKS = {
     "location": "every table's location can be written to",
+    "log": "no log has lost its newest version or checkpoint",
     "store clock": f"at most {_SKEW_MS // 1000} s off",
     "conditional put": "stores refuse to overwrite a log entry",
 }
 
 
-_READ_CHECKS = {"location": "every table's location can be read"}
+_READ_CHECKS = {
+    "location": "every table's location can be read",
+    "log": _LOCATION_CHECKS["log"],
+}
 
 
 def _open_location(mirror: Mirror) -> Store:
@@ -241,22 +246,32 @@ def _open_location(mirror: Mirror) -> Store:
 
 
 def _unusable(mirror: Mirror, error: StorageError) -> Check:
-    advice = "check the location and the credentials in the environment"
+    advice = (
+        "check the location and the credentials in the environment; a log that is lost "
+        f"is written again by deltasql mirror republish {mirror.name}"
+    )
     return Check("location", "fail", f"{mirror.name}: {error}", advice)
 
 
-def _readable(mirror: Mirror) -> Iterator[Check]:
+def _readable(catalog: Catalog, mirror: Mirror) -> Iterator[Check]:
     try:
-        _open_location(mirror)
+        yield from _lost(catalog, mirror, _open_location(mirror))
     except StorageError as error:
         yield _unusable(mirror, error)
 
 
-def _location(mirror: Mirror) -> Iterator[Check]:
+def _lost(catalog: Catalog, mirror: Mirror, store: Store) -> Iterator[Check]:
+    if (lost := find_loss(catalog, mirror, store)) is not None:
+        advice = f"deltasql mirror republish {mirror.name}"
+        yield Check("log", "fail", f"{mirror.name}: {lost}", advice)
+
+
+def _location(catalog: Catalog, mirror: Mirror) -> Iterator[Check]:
     path = f"{LOG}/.doctor-{uuid.uuid4().hex}"
     try:
         store = _open_location(mirror)
         skew_ms = _put_and_delete(store, path)
+        yield from _lost(catalog, mirror, store)
     except StorageError as error:
         yield _unusable(mirror, error)
         return

@@ -20,7 +20,7 @@ WHERE (CAST(:name AS TEXT) IS NULL OR t.name = :name)
 ORDER BY t.name
 
 -- name: take_lease
--- One publisher at a time: whoever comes when nobody holds the lease, or too long.
+-- One publisher at a time: while nobody holds the lease, or only one who is gone.
 UPDATE dl_mirrors
 SET
     lease_owner = :owner, lease_until_ms = {now_ms} + :lasts_ms, fence = fence + 1
@@ -30,15 +30,17 @@ WHERE table_id = (
     )
     AND (state <> 'diverged' OR :settling = 1)
     AND (next_try_ms IS NULL OR next_try_ms <= {now_ms} OR :early = 1)
-    AND (lease_until_ms IS NULL OR lease_until_ms <= {now_ms})
+    AND (
+        lease_until_ms IS NULL OR lease_until_ms <= {now_ms} OR lease_owner = :forsaken
+    )
 RETURNING
     fence, published_version, state, attempts, last_error, next_try_ms, lease_owner,
     lease_until_ms, checkpoint_version, checkpoint_until_ms
 
 -- name: renew_lease
--- Only who holds the lease still can make it last longer.
+-- Make a lease last longer, unless it was given back or taken by another publisher.
 UPDATE dl_mirrors SET lease_until_ms = {now_ms} + :lasts_ms
-WHERE table_id = :table_id AND fence = :fence
+WHERE table_id = :table_id AND fence = :fence AND lease_owner IS NOT NULL
 RETURNING fence
 
 -- name: release_lost_lease
@@ -92,6 +94,13 @@ WHERE table_id = :table_id AND published_version = :published_version
 UPDATE dl_mirrors SET checkpoint_until_ms = {now_ms} + :lasts_ms
 WHERE table_id = :table_id AND checkpoint_version < :version
     AND (checkpoint_until_ms IS NULL OR checkpoint_until_ms <= {now_ms})
+RETURNING table_id
+
+-- name: renew_claim
+-- Make the claim on a checkpoint last longer.
+UPDATE dl_mirrors SET checkpoint_until_ms = {now_ms} + :lasts_ms
+WHERE table_id = :table_id AND checkpoint_version < :version
+    AND checkpoint_until_ms IS NOT NULL
 RETURNING table_id
 
 -- name: mark_checkpoint
