@@ -11,10 +11,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties
-from deltalake.transaction import Transaction as AppTransaction
+from deltalake import Transaction as AppTransaction
 
 import delkalakedb as dk
-from delkalakedb.catalog.ratify import Ratifier
+from delkalakedb.catalog.ratify import SqlTxnLogWriter
 from delkalakedb.errors import (
     CatalogError,
     CommitFailedError,
@@ -140,9 +140,9 @@ def test_file_of_a_commit_whose_outcome_is_unknown_stays(
     """The answer is lost after the database has the commit, and stays away."""
     uri = uri_of(catalog_uri)
     dk.write_deltalake(uri, ROWS)
-    before, attempt = data_files(uri), Ratifier._attempt
+    before, attempt = data_files(uri), SqlTxnLogWriter._attempt
 
-    def lose_answer(ratifier: Ratifier, *args: Any, **given: Any) -> Any:
+    def lose_answer(ratifier: SqlTxnLogWriter, *args: Any, **given: Any) -> Any:
         attempt(ratifier, *args, **given)
         raise UnknownOutcomeError("the connection was lost during COMMIT")
 
@@ -150,8 +150,8 @@ def test_file_of_a_commit_whose_outcome_is_unknown_stays(
         raise CatalogError("the database is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ratifier, "_attempt", lose_answer)
-        patch.setattr(Ratifier, "_resolve", away)
+        patch.setattr(SqlTxnLogWriter, "_attempt", lose_answer)
+        patch.setattr(SqlTxnLogWriter, "_resolve", away)
         with pytest.raises(UnknownOutcomeError):
             dk.write_deltalake(uri, rows, mode="append")
 
