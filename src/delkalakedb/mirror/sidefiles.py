@@ -25,16 +25,15 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def check_checksum(
-    data: bytes, sql: SqlTxnLogReader, version: int, transaction_id: str
+    data: bytes, sql: SqlTxnLogReader, head: Head, transaction_id: str
 ) -> Iterator[Difference]:
     """Whether a version's `.crc` sums up what the catalog has."""
-    path = checksum_path(version)
+    version, path = head.version, checksum_path(head.version)
     try:
         given = _decoder.decode(data)
     except ValueError as error:
         yield broken(version, path, error)
         return
-    head = sql.head(version)
     optional = _optional(sql, head) | {"txnId": lambda: transaction_id}
     expected = _required(head)
     expected |= {name: load() for name, load in optional.items() if name in given}

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
-from itertools import chain, islice
+from itertools import chain, count, islice, takewhile
 
 from delkalakedb.catalog import Catalog, connect
+from delkalakedb.catalog.commits import Ratified, load_commits
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.reader import load_files
 from delkalakedb.errors import CodecError, DeltaError, TableNotFoundError
@@ -42,7 +43,7 @@ from delkalakedb.storage import (
     Store,
     open_store,
 )
-from delkalakedb.storage.reading import Reading, read_ahead
+from delkalakedb.storage.reading import Reading, batches, read_ahead
 from delkalakedb.storage.segment import LOG, LogFiles, commit_path, list_log
 from delkalakedb.uri import Uri, parse_uri
 
@@ -130,6 +131,8 @@ class _Verification:
         self._replay = replay if replay and replay.version == published else None
         self._reading = reading
         self._backend = catalog.backend
+        self._name = name
+        self._window: dict[int, Ratified] = {}
         self._store = store
         self._published = published
         self._sql = catalog.log(name)
@@ -194,11 +197,11 @@ class _Verification:
                 if version in versions:
                     yield from self._bytes(version, commits, files, data)
                     if checksum is not None:
-                        ours = commits[version][0]
-                        yield from check_checksum(checksum, self._sql, version, ours)
+                        head, ours = self._head(version, files), commits[version][0]
+                        yield from check_checksum(checksum, self._sql, head, ours)
                 actions = yield from self._decoded(version, data)
                 if version in versions and actions is not None:
-                    yield from self._actions(version, actions)
+                    yield from self._actions(version, actions, files)
                 tail = _applied(tail, version, actions)
         if tail is not None:
             self._replay = tail
@@ -277,10 +280,30 @@ class _Verification:
             message = f"{path} was changed since it was published"
             yield Difference(version, path, "sha256", ours, theirs, message)
 
-    def _actions(self, version: int, actions: _Actions) -> Iterator[Difference]:
+    def _actions(
+        self, version: int, actions: _Actions, files: LogFiles
+    ) -> Iterator[Difference]:
         """Whether a commit says what the catalog says."""
-        ours, theirs = lambda: self._sql.commit(version), lambda: actions
+        ours, theirs = lambda: self._ratified(version, files).actions, lambda: actions
         return compare(version, commit_path(version), ours, theirs, as_written)
+
+    def _head(self, version: int, files: LogFiles) -> Head:
+        if version in files.commits:
+            return self._ratified(version, files).head
+        return self._sql.head(version)
+
+    def _ratified(self, version: int, files: LogFiles) -> Ratified:
+        """A commit of the catalog, loaded with those that follow it in the log.
+
+        So many as are read in one go: a query for each takes longer than its file.
+        """
+        if version not in self._window:
+            following = takewhile(files.commits.__contains__, count(version))
+            some = next(batches(files.commits[v] for v in following), [])
+            upto = min(version + max(len(some), 1) - 1, self._published)
+            found = load_commits(self._backend, self._name, version - 1, upto)
+            self._window = {commit.head.version: commit for commit in found}
+        return self._window[version]
 
     def _state(self, files: LogFiles) -> Iterator[Difference]:
         """Whether the log replays to what the catalog says."""

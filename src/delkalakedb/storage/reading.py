@@ -11,7 +11,7 @@ from delkalakedb.storage.columns import Part, read_files
 
 __all__ = ["Reading", "batches", "read_ahead"]
 
-# What one task of Spark reads in one go.
+# What one task of Spark, or one query, reads in one go.
 _READ_FILES, _READ_BYTES = 64, 4_000_000
 # Requests at a time: 2,000 of 50 ms each take 3 s instead of 100.
 _REQUESTS = 32
