@@ -172,7 +172,7 @@ class DuckDBBackend(Backend):
         except (duckdb.IOException, duckdb.FatalException) as error:
             # It may be in the database's log whole: only a sync may have failed.
             raise UnknownOutcomeError(
-                f"{self._name}: the disk failed during COMMIT: {error}"
+                f"{self.name}: the disk failed during COMMIT: {error}"
             ) from error
 
     def batches(

@@ -131,7 +131,7 @@ class SqliteBackend(Backend):
                 raise
             # It may be on the disk whole: only a sync may have failed.
             raise UnknownOutcomeError(
-                f"{self._name}: the disk failed during COMMIT: {error}"
+                f"{self.name}: the disk failed during COMMIT: {error}"
             ) from error
 
     def batches(
