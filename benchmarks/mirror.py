@@ -1,5 +1,6 @@
 """Measure the mirror against its bars: python benchmarks/mirror.py --help."""
 
+import os
 import shutil
 import sys
 import tempfile
@@ -8,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import tables
 from bars import Run, short
@@ -22,14 +24,17 @@ from report import render, write_json
 import delkalakedb as dk
 from delkalakedb.commits import commit
 from delkalakedb.mirror.publish import publish_table
+from delkalakedb.mirror.verify import verify
 from delkalakedb.model.txnlog import Staged
 from delkalakedb.storage import open_store
 
-_BARS = ("requests", "commit", "lag")
+_BARS = ("requests", "commit", "verify", "lag")
 _HERE = Path(__file__).parent
 _FILES, _QUICK_FILES = 100_000, 10_000
 _FASTER = 10
 _COMMITS = 20
+_VERSIONS, _QUICK_VERSIONS = 1_000, 200
+_REQUEST_S = 0.05
 # Of a local file's time; an object store has no such request.
 _FREE = {"set_modified"}
 
@@ -75,6 +80,7 @@ def _measure(run: Run, bars: Collection[str], *, quick: bool) -> None:
     steps: dict[str, Callable[[], None]] = {
         "requests": lambda: measure_requests(run),
         "commit": lambda: measure_commit(run),
+        "verify": lambda: measure_verify(run, _QUICK_VERSIONS if quick else _VERSIONS),
     }
     if run.engine == "postgres":
         steps["lag"] = lambda: measure_lag(run, quick=quick)
@@ -109,6 +115,56 @@ def measure_requests(run: Run) -> None:
     bar = "publish one commit"
     run.at_most(bar, "storage requests", sum(asked.values()), 2, "")
     run.at_most(bar, "of them listings", asked.get("list", 0), 0, "")
+
+
+class _Slow:
+    """A store that takes a while for each request, and sums that up."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.url = store.url
+        self.spent: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        ask = getattr(self.store, name)
+
+        def answer(*args: Any, **given: Any) -> Any:
+            started = time.perf_counter()
+            time.sleep(_REQUEST_S)
+            found = ask(*args, **given)
+            self.spent.append(time.perf_counter() - started)
+            return found
+
+        return answer
+
+
+def measure_verify(run: Run, versions: int) -> None:
+    """A deep check of many versions, beside its requests one after the other."""
+    folder = run.folder / "verify"
+    with run.database("verify").connect() as catalog:
+        first = Staged(tables.NAME, tables.first_actions(), location=str(folder))
+        catalog.commit(first)
+        for version in range(versions - 1):
+            add = tables.add(version, tables.FILES_PER_DAY, 1)
+            catalog.commit(tables.append([add], version))
+            file = folder / unquote(add.path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+            os.truncate(file, add.size)
+        dk.mirror.publish(catalog, tables.NAME)
+        # Once before, for what is imported on first use.
+        assert verify(catalog, tables.NAME, open_store(str(folder))).ok
+        store = _Slow(open_store(str(folder)))
+        started = time.perf_counter()
+        report = verify(catalog, tables.NAME, store, deep=True)
+        seconds = time.perf_counter() - started
+    assert report.ok, str(report)
+    assert report.versions_checked == versions
+    bar = f"verify --deep of {short(versions)} versions, 50 ms a request"
+    run.report(bar, "requests", len(store.spent), "")
+    run.report(bar, "ours", seconds, "s")
+    limit = _FASTER if versions == _VERSIONS else None
+    run.at_least(bar, "one by one / ours", sum(store.spent) / seconds, limit)
 
 
 def measure_commit(run: Run) -> None:

@@ -15,7 +15,7 @@ Written by `scripts/cli_reference.py` from the command's own help; don't edit.
 | exit code | |
 |---|---|
 | 0 | done |
-| 1 | done, and something was found: tables that differ, a check that fails |
+| 1 | done, but: tables differ, a check fails, or a commit isn't published yet |
 | 2 | wrong usage |
 | 3 | the catalog can't be reached |
 | 4 | a conflict: somebody else was faster, or holds what is needed |

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from delkalakedb.table.multi import Transaction, transaction
     from delkalakedb.table.query import QueryBuilder
     from delkalakedb.table.registration import register, unregister
-    from delkalakedb.telemetry import JsonFormatter
+    from delkalakedb.telemetry import JsonFormatter, PublishWarning
 
 __all__ = [
     "CacheInfo",
@@ -43,6 +43,7 @@ __all__ = [
     "ImportProgress",
     "Imported",
     "JsonFormatter",
+    "PublishWarning",
     "QueryBuilder",
     "Snapshot",
     "Synced",
@@ -75,6 +76,7 @@ _HOMES = {
     "ImportProgress": "migrate",
     "Imported": "migrate",
     "JsonFormatter": "telemetry",
+    "PublishWarning": "telemetry",
     "QueryBuilder": "table.query",
     "Snapshot": "catalog",
     "Synced": "migrate",

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,13 +13,11 @@ from delkalakedb.catalog.outbox import Lease
 from delkalakedb.catalog.pending import PendingSnapshot, new_table
 from delkalakedb.catalog.staging import find_table_at
 from delkalakedb.errors import (
-    CatalogBusyError,
     CommitFailedError,
-    DeltaError,
-    MirrorBehindError,
-    StorageError,
+    DeltalakeDBError,
     TableExistsError,
     TransactionError,
+    UnknownOutcomeError,
 )
 from delkalakedb.mirror.deliver import deliver
 from delkalakedb.model.actions import Txn
@@ -26,20 +25,20 @@ from delkalakedb.model.conflicts import Rule
 from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 from delkalakedb.storage import canonical_location, open_store
 from delkalakedb.storage.segment import LOG
+from delkalakedb.telemetry import PublishWarning
 from delkalakedb.workspace import Captured, Operation, Stage, StageNew, run, run_new
 
 __all__ = [
-    "REFUSED",
     "Together",
     "check_repeated",
     "commit",
+    "discarding",
+    "is_certain",
     "new_location",
     "ratify",
 ]
 
 T = TypeVar("T")
-# Nothing was ratified, for certain; after a lost connection one can't know.
-REFUSED = (DeltaError, CatalogBusyError, MirrorBehindError, StorageError)
 _Options = Mapping[str, str] | None
 
 
@@ -73,6 +72,26 @@ def ratify(
     if isinstance(outcomes, Conflicted):
         return outcomes
     return _published(catalog, outcomes, storage_options, leases)
+
+
+def is_certain(error: DeltalakeDBError) -> bool:
+    """Whether nothing was ratified, as far as an error of a commit tells.
+
+    A connection that is lost during COMMIT leaves the outcome unknown. Whatever is
+    raised after a commit stands is no `DeltalakeDBError`.
+    """
+    return not isinstance(error, UnknownOutcomeError)
+
+
+@contextmanager
+def discarding(written: "Captured[Any] | Together") -> Iterator[None]:
+    """Remove the files that were written for a commit that is refused for certain."""
+    try:
+        yield
+    except DeltalakeDBError as error:
+        if is_certain(error):
+            written.discard()
+        raise
 
 
 def check_repeated(captured: Captured[Any], seen: Snapshot) -> None:
@@ -120,7 +139,12 @@ def _published(
 ) -> tuple[Committed, ...]:
     done = tuple(o for o in outcomes if isinstance(o, Committed))
     held = next(iter(leases or ()), None)
-    deliver(catalog, {o.table: o.version for o in done}, storage_options, held)
+    try:
+        deliver(catalog, {o.table: o.version for o in done}, storage_options, held)
+    except PublishWarning as warning:
+        # Where warnings are errors: the caller must know what was committed.
+        warning.committed = done
+        raise
     return done
 
 
@@ -189,13 +213,10 @@ class Together:
         self._ended = True
         if not self._staged:
             return ()
-        try:
+        with discarding(self):
             done = commit(
                 self.catalog, *self._staged, storage_options=self.storage_options
             )
-        except REFUSED:
-            self.discard()
-            raise
         if not done:
             # An application's transaction that was there already.
             self.discard()

@@ -1,5 +1,6 @@
 """The mirror: how far it is, publishing, and what others wrote."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from calling import Cli
 
@@ -166,3 +168,59 @@ def _commit_without_publishing(cli: Cli) -> None:
     info = CommitInfo({"operation": "NOTHING"})
     with dk.connect(str(cli.uri)) as catalog:
         catalog.commit(Staged("sales", [info], Reads(version=1)))
+
+
+# ---- commits that couldn't be published
+
+COMMITTING = {
+    "set": ["set", "sales", "delta.checkpointInterval=50"],
+    "append": ["append", "sales", "{folder}/more.parquet"],
+    "restore": ["restore", "sales", "--version", "0", "--yes"],
+    "fence": ["mirror", "fence", "sales", "--yes"],
+    "optimize": ["optimize", "sales", "--z-order", "id"],
+}
+
+
+@pytest.mark.parametrize("name", COMMITTING)
+def test_commit_that_is_not_published_is_told_and_exits_with_1(
+    on_sqlite: Cli, name: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"id": [4], "day": ["thu"]}), tmp_path / "more.parquet")
+    words = [word.format(folder=tmp_path) for word in COMMITTING[name]]
+
+    with blocked(location(on_sqlite) / "_delta_log"):
+        done = on_sqlite("--quiet", "--output", "json", *words, code=1)
+
+    assert done.stderr.startswith("Warning: sales: version 2 stands, but isn't pub")
+    assert "deltasql mirror run" in done.stderr
+    assert json.loads(done.stdout)
+    assert on_sqlite.json("describe", "sales")["version"] == 2
+
+
+def test_several_tables_are_all_done_though_one_is_not_published(
+    deltasql: Cli,
+) -> None:
+    dk.write_deltalake(deltasql.table("other"), pa.table({"id": [1]}))
+    dk.write_deltalake(deltasql.table("other"), pa.table({"id": [2]}), mode="append")
+    words = ["--output", "json", "optimize", "--all", "--z-order", "id"]
+
+    with blocked(location(deltasql) / "_delta_log"):
+        done = deltasql(*words, code=1)
+
+    found = {one["table"]: one["version"] for one in json.loads(done.stdout)}
+    assert found == {"other": 2, "sales": 2}
+    (line,) = [line for line in done.stderr.splitlines() if "Warning" in line]
+    assert line.startswith("Warning: sales: version 2 stands")
+
+
+def test_background_publisher_of_a_command_is_waited_for(
+    on_sqlite: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_MIRROR__MODE", "background")
+    on_sqlite("set", "sales", "owner=a")
+    assert dk.verify(on_sqlite.table()).published_version == 2
+
+    with blocked(location(on_sqlite) / "_delta_log"):
+        done = on_sqlite("set", "sales", "owner=b", code=1)
+
+    assert "Warning: sales: version 3 stands" in done.stderr

@@ -200,7 +200,7 @@ def test_writers_do_not_try_again_before_it_is_time(
 
     after = Outbox(catalog.backend).load("t")
     assert (after.attempts, after.next_try_ms) == (10, before.next_try_ms)
-    assert "version 2 stands, but isn't published yet: somebody" in caplog.text
+    assert "version 2 stands, but isn't published yet: an earlier" in caplog.text
 
 
 def commit_inline(catalog: Catalog, path: str, options: dict[str, str]) -> None:

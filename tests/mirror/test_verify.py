@@ -3,9 +3,12 @@
 import dataclasses
 import json
 import sys
+import time
 import tracemalloc
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,10 @@ from actions import (
     commit,
     creation,
 )
-from faults import FaultStore
+from faults import Answer, FaultStore
 from mirrored import (
     CHECKPOINT,
+    CHECKPOINT_PATH,
     LAST,
     copied,
     file,
@@ -34,7 +38,8 @@ from delkalakedb.mirror.publish import publish
 from delkalakedb.mirror.verify import Report, verify, verify_uri
 from delkalakedb.model.actions import Add
 from delkalakedb.model.codec import encode_commit
-from delkalakedb.storage import Store, open_store
+from delkalakedb.storage import ObjectMeta, Store, open_store
+from delkalakedb.storage.reading import read_ahead
 from delkalakedb.storage.segment import LogFiles, commit_path
 
 # The function hides the module of that name.
@@ -178,6 +183,77 @@ def test_table_that_is_not_in_the_catalog_is_an_error(
 ) -> None:
     with pytest.raises(TableNotFoundError):
         verify(published, "nowhere", store)
+
+
+# ---- requests
+
+
+class SlowStore(FaultStore):
+    """A store whose every answer takes a while; counts what it is asked."""
+
+    def __init__(self, store: Store, delay_s: float = 0.02) -> None:
+        super().__init__(store, 0)
+        self._wait_s = delay_s
+        self._now = 0
+        self.asked: Counter[str] = Counter()
+        self.at_once = 0
+
+    def _ask(self, path: str, request: Callable[[], Answer]) -> Answer:
+        with self._lock:
+            self.asked[path] += 1
+            self._now += 1
+            self.at_once = max(self.at_once, self._now)
+        time.sleep(self._wait_s)
+        try:
+            return request()
+        finally:
+            with self._lock:
+                self._now -= 1
+
+
+def test_deep_check_reads_each_entry_once_and_many_at_a_time(
+    catalog: dk.Catalog,
+) -> None:
+    store, versions = SlowStore(fill(catalog)), 40
+    for number in range(LAST + 1, versions):
+        commit(catalog, file(number))
+        store.store.put(f"part {number}", bytes(100 + number))
+    publish(catalog, "t")
+
+    report = verify(catalog, "t", store, deep=True)
+
+    assert report == Report("t", versions - 1, versions - 1, versions)
+    for path in (commit_path, checksum_path):
+        assert {store.asked[path(version)] for version in range(versions)} == {1}
+    assert 8 < store.at_once <= 32
+
+
+def test_deep_check_reads_once_what_only_the_replay_needs(
+    catalog: dk.Catalog,
+) -> None:
+    """Versions that the catalog has let go are still in the log's tail."""
+    store = SlowStore(fill(catalog), delay_s=0)
+    store.store.delete(CHECKPOINT_PATH)
+    store.store.delete("_delta_log/_last_checkpoint")
+    with catalog.backend.writing() as session:
+        session.script(["UPDATE dl_tables SET first_version = 2"])
+
+    report = verify(catalog, "t", store, deep=True)
+
+    assert {store.asked[commit_path(version)] for version in range(LAST + 1)} == {1}
+    assert report == Report("t", LAST, LAST, LAST - 1)
+
+
+def test_read_ahead_holds_no_more_than_a_few_large_objects() -> None:
+    store = SlowStore(open_store(f"memory:///{uuid.uuid4().hex}"), delay_s=0)
+    store.store.put("x", b"x")
+    large = [ObjectMeta("x", 16_000_000, 0)] * 100
+
+    with closing(read_ahead(store, large)) as found:
+        assert next(found).result() == b"x"
+        time.sleep(0.05)
+        assert store.asked["x"] <= 4
+    assert store.asked["x"] <= 4
 
 
 # ---- reports

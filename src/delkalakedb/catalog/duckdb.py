@@ -36,6 +36,7 @@ from delkalakedb.errors import (
     CatalogBusyError,
     CatalogError,
     CatalogUnavailableError,
+    UnknownOutcomeError,
 )
 
 if TYPE_CHECKING:
@@ -168,7 +169,16 @@ class DuckDBBackend(Backend):
             except BaseException:
                 connection.execute("ROLLBACK")
                 raise
+            self._commit(connection)
+
+    def _commit(self, connection: duckdb.DuckDBPyConnection) -> None:
+        try:
             connection.execute("COMMIT")
+        except (duckdb.IOException, duckdb.FatalException) as error:
+            # It may be in the database's log whole: only a sync may have failed.
+            raise UnknownOutcomeError(
+                f"{self.name}: the disk failed during COMMIT: {error}"
+            ) from error
 
     def batches(
         self, sql: str, params: Params, schema: pa.Schema

@@ -33,6 +33,7 @@ from delkalakedb.errors import (
     CatalogBusyError,
     CatalogError,
     CatalogUnavailableError,
+    UnknownOutcomeError,
 )
 
 if TYPE_CHECKING:
@@ -117,10 +118,21 @@ class SqliteBackend(Backend):
                 if not any_version:
                     self.check_version(session)
                 yield session
-                connection.execute("COMMIT")
+                self._commit(connection)
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+
+    def _commit(self, connection: _Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR:
+                raise
+            # It may be on the disk whole: only a sync may have failed.
+            raise UnknownOutcomeError(
+                f"{self.name}: the disk failed during COMMIT: {error}"
+            ) from error
 
     def batches(
         self, sql: str, params: Params, schema: pa.Schema

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delkalakedb.cli.failures import INTERRUPTED, failure
+from delkalakedb.cli.failures import FOUND, INTERRUPTED, failure
 from delkalakedb.cli.output import FORMATS, Output
 from delkalakedb.cli.progress import Advance, progress
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog, DeltaTable
     from delkalakedb.config import Settings
+    from delkalakedb.telemetry import PublishWarning
     from delkalakedb.uri import Uri
 
 __all__ = ["App", "Group", "Root", "command", "pass_app"]
@@ -36,6 +37,8 @@ class App:
     debug: bool = False
     # Of tables among several, the others of which were done.
     failed: list[Exception] = field(default_factory=list)
+    # Whether a commit stands that couldn't be published.
+    behind: bool = False
 
     @property
     def output(self) -> Output:
@@ -90,6 +93,13 @@ class App:
             from delkalakedb.redaction import redact
 
             click.echo(redact(text), err=True)
+
+    def tell_unpublished(self, failure: "PublishWarning") -> None:
+        """Say at once, even when quiet, that a commit isn't published."""
+        from delkalakedb.redaction import redact
+
+        self.behind = True
+        click.echo(f"Warning: {redact(str(failure))}", err=True)
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask before something is destroyed, unless `--yes` was given."""
@@ -191,12 +201,16 @@ class Root(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and show an error as one message."""
+        from delkalakedb.telemetry import telling
+
         app = ctx.ensure_object(App)
         try:
-            super().invoke(ctx)
-        except click.exceptions.Exit:
+            with telling(app.tell_unpublished):
+                super().invoke(ctx)
+                _publish_rest()
+        except click.exceptions.Exit as found:
             # That a table failed says more than what was found in the others.
-            if not app.failed:
+            if not app.failed and (found.exit_code or not app.behind):
                 raise
         except _FOR_CLICK:
             raise
@@ -207,3 +221,11 @@ class Root(Group):
             raise failure(*app.failed, error, debug=app.debug) from error
         if app.failed:
             raise failure(*app.failed, debug=app.debug)
+        if app.behind:
+            raise click.exceptions.Exit(FOUND)
+
+
+def _publish_rest() -> None:
+    """Wait, with `mirror.mode = background`, for what the command has committed."""
+    if (background := sys.modules.get("delkalakedb.mirror.background")) is not None:
+        background.drain()

@@ -1,7 +1,7 @@
 """From an exception to one message and an exit code.
 
 0  done
-1  done, and something was found: tables that differ, a check that fails
+1  done, but: tables differ, a check fails, or a commit isn't published yet
 2  wrong usage
 3  the catalog can't be reached
 4  a conflict: somebody else was faster; try again

@@ -10,19 +10,17 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.forks import at_fork
 from delkalakedb.catalog.outbox import Outbox
-from delkalakedb.errors import (
-    CatalogError,
-    MirrorError,
-    StorageError,
-    TableNotFoundError,
-)
+from delkalakedb.errors import MirrorError, TableNotFoundError
 from delkalakedb.mirror.publish import publish_table, stores_with
-from delkalakedb.mirror.upkeep import due_checkpoint, make_checkpoint
+from delkalakedb.mirror.unpublished import note_failure, tell_all
+from delkalakedb.mirror.upkeep import due_checkpoint, make_checkpoint, unharmed
+from delkalakedb.telemetry import PublishWarning
 
 __all__ = ["drain", "publish_soon"]
 
@@ -36,6 +34,7 @@ class _Job:
 
     catalog: Catalog
     name: str
+    version: int
     storage_options: Mapping[str, str] | None
     due: float = field(default_factory=time.monotonic)
 
@@ -48,13 +47,17 @@ class _Background:
         self._ending = False
 
     def add(
-        self, catalog: Catalog, name: str, options: Mapping[str, str] | None
+        self,
+        catalog: Catalog,
+        name: str,
+        version: int,
+        options: Mapping[str, str] | None,
     ) -> None:
         key = (id(catalog.backend), name)
         with self._changed:
             if key not in self._jobs:
                 own = Catalog(catalog.uri, catalog.settings)
-                self._jobs[key] = _Job(own, name, options)
+                self._jobs[key] = _Job(own, name, version, options)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="mirror", daemon=True
@@ -102,19 +105,22 @@ class _Background:
             mirror = outbox.load(job.name)
             upto, stores = mirror.ratified_version, stores_with(job.storage_options)
             done = publish_table(catalog, job.name, stores, upto)
-            due = due_checkpoint(catalog, done.mirror, done.version)
-            if due is not None:
-                make_checkpoint(catalog, done.mirror, due, stores(mirror))
+            with unharmed(job.name):
+                due = due_checkpoint(catalog, done.mirror, done.version)
+                if due is not None:
+                    make_checkpoint(catalog, done.mirror, due, stores(mirror))
             if done.version >= upto:
                 return None
-        except (StorageError, CatalogError) as error:
-            _log.warning("%s: not published yet: %s", job.name, error)
-        except (MirrorError, TableNotFoundError) as error:
+        except TableNotFoundError as error:
             _log.error("%s", error)
             return None
-        except Exception:
-            # The thread is needed for other tables, too.
-            _log.exception("%s: not published yet", job.name)
+        except Exception as error:
+            # The thread is needed for other tables, too, and nobody calls it: where
+            # warnings are errors, there is only the log.
+            with suppress(PublishWarning):
+                tell_all(catalog, [note_failure(job.name, job.version, error)])
+            if isinstance(error, MirrorError):
+                return None
         return time.monotonic() + retry.backoff_initial
 
 
@@ -122,10 +128,13 @@ _background = _Background()
 
 
 def publish_soon(
-    catalog: Catalog, name: str, storage_options: Mapping[str, str] | None = None
+    catalog: Catalog,
+    name: str,
+    version: int,
+    storage_options: Mapping[str, str] | None = None,
 ) -> None:
-    """Have a table published by the background thread."""
-    _background.add(catalog, name, storage_options)
+    """Have a version of a table published by the background thread."""
+    _background.add(catalog, name, version, storage_options)
 
 
 @atexit.register

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from delkalakedb.catalog import Catalog, connect
+from delkalakedb.mirror.deliver import publish_now
 from delkalakedb.mirror.publish import publish
 from delkalakedb.model.actions import CommitInfo, Metadata, Protocol
 from delkalakedb.model.codec import encode_struct
@@ -37,8 +38,9 @@ def fence(catalog: Catalog, name: str, storage_options: _Options = None) -> int:
     """
     publish(catalog, name, storage_options)
     if not is_fenced(catalog.log(name).state().protocol):
-        _change(catalog, name, fenced, "UPGRADE PROTOCOL")
-    return publish(catalog, name, storage_options)
+        version = _change(catalog, name, fenced, "UPGRADE PROTOCOL")
+        publish_now(catalog, {name: version}, storage_options)
+    return catalog.mirror_state(name)[0]
 
 
 def unfence(catalog: Catalog, name: str, storage_options: _Options = None) -> int:
@@ -53,10 +55,12 @@ def _change(
     name: str,
     rule: Callable[[Protocol, Metadata], tuple[Protocol, Metadata]],
     operation: str,
-) -> None:
+) -> int:
     state = catalog.log(name).state()
     protocol, metadata = rule(state.protocol, state.metadata)
     said = {"newProtocol": encode_struct(protocol).decode()}
     info = CommitInfo({"operation": operation, "operationParameters": said})
     actions = (info, protocol, metadata)
-    catalog.commit(Staged(name, actions, Reads(version=state.version)))
+    staged = Staged(name, actions, Reads(version=state.version))
+    (done,) = catalog.commit(staged)
+    return done.version

@@ -30,7 +30,8 @@ class ReplayedSide:
         log: what is in the log.
         version: the version.
         reading: who reads it.
-        replay: what its commits come to, if somebody has just read them all.
+        replay: what the log replays to but for the files of its checkpoint, if
+            somebody has just read it.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class ReplayedSide:
         self._segment = log.segment(version)
         self._commits = [log.commits[v] for v, _ in self._segment.commits]
         self._reading = reading
-        self._given = replay if self.base < 0 else None
+        self._given = replay
 
     @property
     def base(self) -> int:
@@ -54,10 +55,10 @@ class ReplayedSide:
 
     @cached_property
     def _replay(self) -> Replay:
+        if self._given is not None:
+            return self._given
         commits = self._reading.commits(self._store, self._commits)
-        return self._given or FileTxnLogReader(self._store).replay(
-            self._segment, commits
-        )
+        return FileTxnLogReader(self._store).replay(self._segment, commits)
 
     def others(self) -> Iterator[Action]:
         """All but live files."""

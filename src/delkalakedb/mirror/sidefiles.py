@@ -1,6 +1,6 @@
 """The log's files that only speed readers up: `.crc` and `_last_checkpoint`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -25,20 +25,18 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def check_checksum(
-    store: Store, sql: SqlTxnLogReader, version: int, transaction_id: str
+    data: bytes, sql: SqlTxnLogReader, head: Head, transaction_id: str
 ) -> Iterator[Difference]:
-    """Whether a version's `.crc`, if there is one, sums up what the catalog has."""
-    path = checksum_path(version)
+    """Whether a version's `.crc` sums up what the catalog has."""
+    version, path = head.version, checksum_path(head.version)
     try:
-        given = _decoder.decode(store.get(path))
-    except ObjectNotFoundError:
-        return
+        given = _decoder.decode(data)
     except ValueError as error:
         yield broken(version, path, error)
         return
-    expected = _required(sql.head(version))
-    optional = _optional(sql, version) | {"txnId": transaction_id}
-    expected |= {name: value for name, value in optional.items() if name in given}
+    optional = _optional(sql, head) | {"txnId": lambda: transaction_id}
+    expected = _required(head)
+    expected |= {name: load() for name, load in optional.items() if name in given}
     found = {name: _ordered(given[name]) for name in expected if name in given}
     yield from compare_fields(version, path, plain(expected), plain(found))
 
@@ -80,12 +78,17 @@ def _required(head: Head) -> Body:
     }
 
 
-def _optional(sql: SqlTxnLogReader, version: int) -> Body:
+def _optional(sql: SqlTxnLogReader, head: Head) -> dict[str, Callable[[], Any]]:
+    """What only some writers put into a `.crc`, and costs a query."""
     return {
-        "inCommitTimestampOpt": sql.head(version).timestamp_ms,
-        "setTransactions": _ordered([*map(_body, sql.txns(version).values())]),
-        "domainMetadata": _ordered([*map(_body, sql.domains(version).values())]),
+        "inCommitTimestampOpt": lambda: head.timestamp_ms,
+        "setTransactions": lambda: _bodies(sql.txns(head.version).values()),
+        "domainMetadata": lambda: _bodies(sql.domains_at(head).values()),
     }
+
+
+def _bodies(actions: Iterable[Action]) -> Any:
+    return _ordered([*map(_body, actions)])
 
 
 def _body(action: Action) -> Body:

@@ -8,6 +8,8 @@ so that the claim of a process that was killed soon expires.
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -26,11 +28,23 @@ from delkalakedb.mirror.last_checkpoint import write_last_checkpoint
 from delkalakedb.storage import Store
 from delkalakedb.telemetry import log_event
 
-__all__ = ["due_checkpoint", "make_checkpoint"]
+__all__ = ["due_checkpoint", "make_checkpoint", "unharmed"]
 
 _log = logging.getLogger("delkalakedb.mirror")
 # At least so many files go into a checkpoint each second.
 _FILES_PER_S = 10_000
+
+
+@contextmanager
+def unharmed(name: str) -> Iterator[None]:
+    """Log what goes wrong with a checkpoint: the log is whole without one.
+
+    The next commit, or the reconciler, tries again.
+    """
+    try:
+        yield
+    except Exception:
+        _log.exception("%s: no checkpoint yet", name)
 
 
 def due_checkpoint(catalog: Catalog, mirror: Mirror, published: int) -> int | None:

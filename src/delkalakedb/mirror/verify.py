@@ -7,14 +7,16 @@ difference; a store or a database that can't be reached stays an error.
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from itertools import chain, islice
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from itertools import chain, count, islice, takewhile
 
 from delkalakedb.catalog import Catalog, connect
+from delkalakedb.catalog.commits import Ratified, load_commits
 from delkalakedb.catalog.head import Head
 from delkalakedb.catalog.reader import load_files
-from delkalakedb.errors import DeltaError, TableNotFoundError
+from delkalakedb.errors import CodecError, DeltaError, TableNotFoundError
 from delkalakedb.mirror.compare import UNREADABLE, broken, compare
 from delkalakedb.mirror.datafiles import absent_files
 from delkalakedb.mirror.filesums import as_actions, sum_log, sum_rows, summed_schema
@@ -34,8 +36,14 @@ from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.replay import Replay
 from delkalakedb.model.retention import tombstone_cutoff_ms
 from delkalakedb.model.schema import parse_schema
-from delkalakedb.storage import FileTxnLogReader, ObjectNotFoundError, Store, open_store
-from delkalakedb.storage.reading import Reading
+from delkalakedb.storage import (
+    FileTxnLogReader,
+    ObjectMeta,
+    ObjectNotFoundError,
+    Store,
+    open_store,
+)
+from delkalakedb.storage.reading import Reading, batches, read_ahead
 from delkalakedb.storage.segment import LOG, LogFiles, commit_path, list_log
 from delkalakedb.uri import Uri, parse_uri
 
@@ -43,6 +51,8 @@ __all__ = ["Difference", "Report", "verify", "verify_uri"]
 
 # By version: the transaction that ratified it, and the hash of what was published.
 _Commits = dict[int, tuple[str, str | None]]
+_Actions = tuple[Action, ...]
+_Entries = Generator[tuple[int, bytes | None, bytes | None], None, None]
 _HERE = Reading()
 
 
@@ -89,11 +99,10 @@ def verify(
         deep: every version that both sides hold, and the data files.
         limit: how many differences to name before stopping.
         replay: what the log's commits up to the published version came to, if
-            somebody has just read them all.
+            somebody has just read them all. It counts where the log has no checkpoint.
         reading: who reads the log.
     """
     published, ratified, _ = catalog.mirror_state(name)
-    replay = replay if replay and replay.version == published else None
     check = _Verification(catalog, name, store, published, replay, reading)
     found = list(islice(check.differences(deep), limit + 1))
     return Report(
@@ -118,9 +127,12 @@ class _Verification:
         replay: Replay | None,
         reading: Reading,
     ) -> None:
-        self._replay = replay
+        # The published version as the log replays to it, once the log was read.
+        self._replay = replay if replay and replay.version == published else None
         self._reading = reading
         self._backend = catalog.backend
+        self._name = name
+        self._window: dict[int, Ratified] = {}
         self._store = store
         self._published = published
         self._sql = catalog.log(name)
@@ -136,6 +148,8 @@ class _Verification:
             if self._published >= 0:
                 yield broken(self._published, LOG, "there is no Delta log")
             return
+        if files.checkpoints:
+            self._replay = None
         head = self._sql.head()
         first = _first(files, head, self._published) if deep else self._published
         commits = self._load_commits(head, first)
@@ -147,8 +161,9 @@ class _Verification:
     def _latest(
         self, files: LogFiles, versions: range, commits: _Commits
     ) -> Iterator[Difference]:
-        for version in versions:
-            yield from self._bytes(version, commits, files)
+        with closing(self._entries(files, versions)) as entries:
+            for version, data, _ in entries:
+                yield from self._bytes(version, commits, files, data)
         if self._published in files.commits or self._published in files.checkpoints:
             yield from self._state(files)
 
@@ -173,13 +188,52 @@ class _Verification:
     def _history(
         self, files: LogFiles, versions: range, commits: _Commits
     ) -> Iterator[Difference]:
-        for version in versions:
-            yield from self._bytes(version, commits, files)
-            if version in files.commits:
-                yield from self._actions(version)
-            yield from check_checksum(
-                self._store, self._sql, version, commits[version][0]
-            )
+        """Whether each version's files are as SQL has it; each file is read once."""
+        tail = self._start_replay(files)
+        first = versions.start if tail is None else tail.version + 1
+        read = range(min(first, versions.start), versions.stop)
+        with closing(self._entries(files, read)) as entries:
+            for version, data, checksum in entries:
+                if version in versions:
+                    yield from self._bytes(version, commits, files, data)
+                    if checksum is not None:
+                        head, ours = self._head(version, files), commits[version][0]
+                        yield from check_checksum(checksum, self._sql, head, ours)
+                actions = yield from self._decoded(version, data)
+                if version in versions and actions is not None:
+                    yield from self._actions(version, actions, files)
+                tail = _applied(tail, version, actions)
+        if tail is not None:
+            self._replay = tail
+
+    def _start_replay(self, files: LogFiles) -> Replay | None:
+        """The log at its newest checkpoint, for the commits after it to be applied.
+
+        None where it is known already what the log replays to, or it can't be read.
+        """
+        if self._replay is None:
+            with suppress(*UNREADABLE):
+                return self._log.start(files.segment(self._published))
+        return None
+
+    def _entries(self, files: LogFiles, versions: range) -> _Entries:
+        """The commit and the `.crc` of each version, None where there is none."""
+        asked = chain.from_iterable(_asked(files, version) for version in versions)
+        with closing(read_ahead(self._store, asked)) as found:
+            for version in versions:
+                data, *checksum = [_found(next(found)) for _ in _asked(files, version)]
+                yield version, data, checksum[0] if checksum else None
+
+    def _decoded(
+        self, version: int, data: bytes | None
+    ) -> Generator[Difference, None, _Actions | None]:
+        """The actions of a commit; None where there are none to be had."""
+        path = commit_path(version)
+        try:
+            return None if data is None else self._log.decode(path, data)
+        except CodecError as error:
+            yield broken(version, path, error)
+            return None
 
     def _load_commits(self, head: Head, first: int) -> _Commits:
         # Asked after the listing: what was listed is ratified by now if it ever was.
@@ -210,32 +264,46 @@ class _Verification:
             yield Difference(version, path, "commitInfo: txnId", ours, theirs, message)
 
     def _bytes(
-        self, version: int, commits: _Commits, files: LogFiles
+        self, version: int, commits: _Commits, files: LogFiles, data: bytes | None
     ) -> Iterator[Difference]:
         """Whether a commit's file is there, as it was published."""
         self.versions_checked += 1
         path, (_, ours) = commit_path(version), commits[version]
-        try:
-            theirs = hashlib.sha256(self._store.get(path)).hexdigest()
-        except ObjectNotFoundError:
+        if data is None:
             # One that was imported from its checkpoint alone never had a commit.
             if ours is not None or version not in files.checkpoints:
                 yield broken(version, path, "it is missing")
             return
+        theirs = hashlib.sha256(data).hexdigest()
         # Without a hash, it wasn't us who published it.
         if ours is not None and ours != theirs:
             message = f"{path} was changed since it was published"
             yield Difference(version, path, "sha256", ours, theirs, message)
 
-    def _actions(self, version: int) -> Iterator[Difference]:
+    def _actions(
+        self, version: int, actions: _Actions, files: LogFiles
+    ) -> Iterator[Difference]:
         """Whether a commit says what the catalog says."""
-        return compare(
-            version,
-            commit_path(version),
-            lambda: self._sql.commit(version),
-            lambda: self._log.commit(version),
-            as_written,
-        )
+        ours, theirs = lambda: self._ratified(version, files).actions, lambda: actions
+        return compare(version, commit_path(version), ours, theirs, as_written)
+
+    def _head(self, version: int, files: LogFiles) -> Head:
+        if version in files.commits:
+            return self._ratified(version, files).head
+        return self._sql.head(version)
+
+    def _ratified(self, version: int, files: LogFiles) -> Ratified:
+        """A commit of the catalog, loaded with those that follow it in the log.
+
+        So many as are read in one go: a query for each takes longer than its file.
+        """
+        if version not in self._window:
+            following = takewhile(files.commits.__contains__, count(version))
+            some = next(batches(files.commits[v] for v in following), [])
+            upto = min(version + max(len(some), 1) - 1, self._published)
+            found = load_commits(self._backend, self._name, version - 1, upto)
+            self._window = {commit.head.version: commit for commit in found}
+        return self._window[version]
 
     def _state(self, files: LogFiles) -> Iterator[Difference]:
         """Whether the log replays to what the catalog says."""
@@ -329,6 +397,31 @@ class _Verification:
 def _first(files: LogFiles, head: Head, published: int) -> int:
     """The oldest version whose commit both sides hold."""
     return max(head.first_version, min([*files.commits, published]))
+
+
+def _asked(files: LogFiles, version: int) -> Iterator[ObjectMeta]:
+    """The commit of a version, listed or not, and the `.crc` that is listed."""
+    yield files.commits.get(version) or ObjectMeta(commit_path(version), 0, 0)
+    if version in files.checksums:
+        yield files.checksums[version]
+
+
+def _found(read: Future[bytes]) -> bytes | None:
+    with suppress(ObjectNotFoundError):
+        return read.result()
+    return None
+
+
+def _applied(
+    tail: Replay | None, version: int, actions: _Actions | None
+) -> Replay | None:
+    """The replay with one more commit; None once one of them can't be read."""
+    if tail is None or version <= tail.version:
+        return tail
+    if actions is None:
+        return None
+    tail.apply(version, actions)
+    return tail
 
 
 def _gap(files: LogFiles) -> Iterator[Difference]:

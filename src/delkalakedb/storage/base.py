@@ -9,16 +9,40 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from obstore.exceptions import BaseError, NotFoundError
 
 from delkalakedb.errors import StorageError
 
-__all__ = ["ObjectMeta", "ObjectNotFoundError", "Store", "first_line"]
+__all__ = [
+    "ObjectMeta",
+    "ObjectNotFoundError",
+    "Store",
+    "first_line",
+    "is_of_store",
+    "plain_words",
+]
 
 # The one word in a server's answer that says what is wrong.
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+# What a server sends along; of that only the code is for people.
+_MARKUP = re.compile(r"\s*<[?!a-z].*", re.IGNORECASE | re.DOTALL)
+_NEXT_LINE = re.compile(r"[:\s]*\n[\s↳]*")
+_OF_STORE = re.compile(
+    r"non-2xx status code|error sending request|HTTP error|Generic (S3|GCS|Microsoft)"
+)
+_REFUSED = re.compile(r"\b40[13] (Unauthorized|Forbidden)\b|necessary privileges")
+_NO_PLACE = re.compile(
+    r"\b(NoSuchBucket|ContainerNotFound|FilesystemNotFound)\b"
+    r"|specified (bucket|container|filesystem) does not exist"
+)
+_ADVICE = (
+    "the store refuses access; check that the credentials in storage_options, or in "
+    "the environment, are right and allow this"
+)
 _NO_NAMES = frozenset({"", ".", ".."})
 
 
@@ -149,17 +173,49 @@ class Store(ABC):
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, NotFoundError) as error:
+            if _NO_PLACE.search(str(error)):
+                raise StorageError(f"{where}: {_no_place(self.url)}") from error
             raise ObjectNotFoundError(f"{where}: no such object") from error
         except (OSError, ValueError, NotImplementedError, BaseError) as error:
-            raise StorageError(f"{where}: {first_line(error)}") from error
+            raise StorageError(f"{where}: {first_line(error, self.url)}") from error
 
     def _check(self, path: str) -> None:
         if path and not _NO_NAMES.isdisjoint(path.split("/")):
             raise StorageError(f"{self.url}: {path}: not a path below the location")
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: Exception, url: str) -> str:
     """What an error says, without the pages that obstore and the server add."""
     line = next(iter(str(error).splitlines()), type(error).__name__)
     code = _CODE.search(str(error))
-    return f"{line.partition(' <')[0]} {code[1]}" if code else line
+    return plain_words(f"{line} {code[0]}" if code else line, url)
+
+
+def is_of_store(text: str) -> bool:
+    """Whether an error of delta-rs comes from an object store."""
+    return _OF_STORE.search(text) is not None
+
+
+def plain_words(text: str, url: str) -> str:
+    """Return a store's error on one line, without colours and the server's markup.
+
+    Where the server refuses access, or the bucket or container in `url` is missing,
+    the line says what to do.
+    """
+    code = _CODE.search(text)
+    line = _NEXT_LINE.sub(": ", _MARKUP.sub("", _COLOUR.sub("", text)).strip())
+    line = line.rstrip(": ")
+    if code is not None:
+        line = f"{line}: {code[1]}"
+    if _NO_PLACE.search(text):
+        return f"{_no_place(url)} ({line})"
+    return f"{line}; {_ADVICE}" if _REFUSED.search(text) else line
+
+
+def _no_place(url: str) -> str:
+    parts = urlsplit(url)
+    kind = "bucket" if parts.scheme in ("s3", "gs") else "container"
+    return (
+        f"there is no {kind} {parts.username or parts.netloc}; create it, or correct "
+        "the table's location"
+    )

@@ -103,19 +103,24 @@ class FileTxnLogReader(TxnLogReader):
 
         `commits` are the segment's, read.
         """
+        replay = self.start(segment)
+        for (version, path), data in zip(segment.commits, commits, strict=True):
+            replay.apply(version, self.decode(path, data))
+        self._both(replay, segment)
+        return replay
+
+    def start(self, segment: Segment) -> Replay:
+        """The state at a segment's checkpoint but for its files; empty without one."""
         replay = Replay()
         kept = read_checkpoint(self._store, segment.checkpoint, _FILELESS)
         replay.load_checkpoint(segment.base, kept)
-        for (version, path), data in zip(segment.commits, commits, strict=True):
-            replay.apply(version, self._decode(path, data))
-        self._both(replay, segment)
         return replay
 
     def commit(self, version: int) -> tuple[Action, ...]:
         """The actions of one commit."""
         path = commit_path(version)
         try:
-            return self._decode(path, self._store.get(path))
+            return self.decode(path, self._store.get(path))
         except ObjectNotFoundError as error:
             raise VersionNotFoundError(
                 f"{self._store.url}: no commit of version {version}"
@@ -128,7 +133,7 @@ class FileTxnLogReader(TxnLogReader):
         """What the commits after the checkpoint say, files and all."""
         replay = Replay(version=segment.base)
         for version, path in segment.commits:
-            replay.apply(version, self._decode(path, self._store.get(path)))
+            replay.apply(version, self.decode(path, self._store.get(path)))
         return replay
 
     def _checkpointed(
@@ -142,13 +147,10 @@ class FileTxnLogReader(TxnLogReader):
                     yield action
 
     def _fileless(self, segment: Segment) -> Replay:
-        replay = Replay()
-        replay.load_checkpoint(
-            segment.base, read_checkpoint(self._store, segment.checkpoint, _FILELESS)
-        )
+        replay = self.start(segment)
         for version, path in segment.commits:
             data = _without_files(self._store.get(path))
-            replay.apply(version, self._decode(path, data))
+            replay.apply(version, self.decode(path, data))
         return replay
 
     def _head(self, segment: Segment) -> tuple[Protocol, Metadata]:
@@ -162,7 +164,8 @@ class FileTxnLogReader(TxnLogReader):
             )
         return replay.protocol, replay.metadata
 
-    def _decode(self, path: str, data: bytes) -> tuple[Action, ...]:
+    def decode(self, path: str, data: bytes) -> tuple[Action, ...]:
+        """The actions of a commit's file; an error names the file."""
         try:
             return tuple(decode_commit(data))
         except CodecError as error:

@@ -1,18 +1,22 @@
 """How the files of a log are read: here, or by others on our behalf."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 
 from delkalakedb.model.replay import FileKey
 from delkalakedb.storage.base import ObjectMeta, Store
 from delkalakedb.storage.columns import Part, read_files
 
-__all__ = ["Reading", "batches"]
+__all__ = ["Reading", "batches", "read_ahead"]
 
-# What one thread reads in one go, and how many do.
+# What one task of Spark, or one query, reads in one go.
 _READ_FILES, _READ_BYTES = 64, 4_000_000
-_THREADS = 8
+# Requests at a time: 2,000 of 50 ms each take 3 s instead of 100.
+_REQUESTS = 32
+# Objects that are on their way or wait to be used, and their size together.
+_AHEAD, _AHEAD_BYTES = 2 * _REQUESTS, 64_000_000
 
 
 class Reading:
@@ -23,15 +27,45 @@ class Reading:
         if store.url.startswith("file:"):
             yield from (store.get(meta.path) for meta in files)
             return
-        with ThreadPoolExecutor(_THREADS, "log") as pool:
-            for bodies in _read_ahead(store, files, pool):
-                yield from bodies
+        with closing(read_ahead(store, files)) as found:
+            for future in found:
+                yield future.result()
 
     def files(
         self, store: Store, paths: Sequence[str], kinds: Set[str], without: Set[FileKey]
     ) -> Iterator[Part]:
         """The file actions of a checkpoint, as `read_files` gives them."""
         return _next_ahead(read_files(store, paths, kinds, without))
+
+
+def read_ahead(
+    store: Store, files: Iterable[ObjectMeta]
+) -> Generator[Future[bytes], None, None]:
+    """Read objects with several requests at a time; yield their bytes in order.
+
+    The objects that are read and not used yet are bounded in number and in size, so
+    that a slow consumer of large objects doesn't fill the memory. Close the generator
+    to stop early.
+    """
+    waiting: deque[tuple[Future[bytes], int]] = deque()
+    held_bytes = 0
+    pool = ThreadPoolExecutor(_REQUESTS, "log")
+    try:
+        for meta in files:
+            while waiting and _is_enough(len(waiting), held_bytes + meta.size_bytes):
+                future, size_bytes = waiting.popleft()
+                yield future
+                held_bytes -= size_bytes
+            waiting.append((pool.submit(store.get, meta.path), meta.size_bytes))
+            held_bytes += meta.size_bytes
+        while waiting:
+            yield waiting.popleft()[0]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _is_enough(objects: int, size_bytes: int) -> bool:
+    return objects >= _AHEAD or size_bytes > _AHEAD_BYTES
 
 
 def batches(files: Iterable[ObjectMeta]) -> Iterator[list[ObjectMeta]]:
@@ -55,19 +89,3 @@ def _next_ahead(parts: Iterator[Part]) -> Iterator[Part]:
         while (part := coming.result()) is not None:
             coming = reader.submit(next, parts, None)
             yield part
-
-
-def _read_ahead(
-    store: Store, files: Iterable[ObjectMeta], pool: ThreadPoolExecutor
-) -> Iterator[list[bytes]]:
-    waiting: deque[Future[list[bytes]]] = deque()
-    for batch in batches(files):
-        waiting.append(pool.submit(_read, store, batch))
-        if len(waiting) > _THREADS:
-            yield waiting.popleft().result()
-    for future in waiting:
-        yield future.result()
-
-
-def _read(store: Store, batch: Sequence[ObjectMeta]) -> list[bytes]:
-    return [store.get(meta.path) for meta in batch]

@@ -25,6 +25,7 @@ __all__ = [
 
 LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKSUM = re.compile(r"(\d{20})\.crc")
 _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint"
     r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet"
@@ -45,11 +46,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """The commits and the complete checkpoints of a log, by version."""
+    """The commits, complete checkpoints and `.crc` files of a log, by version."""
 
     url: str
     commits: dict[int, ObjectMeta] = field(default_factory=dict)
     checkpoints: dict[int, tuple[ObjectMeta, ...]] = field(default_factory=dict)
+    checksums: dict[int, ObjectMeta] = field(default_factory=dict)
 
     @property
     def latest(self) -> int:
@@ -120,8 +122,12 @@ def find_checkpoint(store: Store, version: int) -> tuple[ObjectMeta, ...]:
 def list_newer(store: Store, log: LogFiles) -> LogFiles:
     """The same files, and those of newer versions."""
     newer = _listed(store, commit_path(log.latest))
-    commits = log.commits | newer.commits
-    return LogFiles(log.url, commits, log.checkpoints | newer.checkpoints)
+    return LogFiles(
+        log.url,
+        log.commits | newer.commits,
+        log.checkpoints | newer.checkpoints,
+        log.checksums | newer.checksums,
+    )
 
 
 def _listed(store: Store, after: str | None) -> LogFiles:
@@ -134,6 +140,8 @@ def _listed(store: Store, after: str | None) -> LogFiles:
             break
         if match := _COMMIT.fullmatch(name):
             log.commits[int(match[1])] = meta
+        elif match := _CHECKSUM.fullmatch(name):
+            log.checksums[int(match[1])] = meta
         else:
             checkpoints.append(meta)
     log.checkpoints.update(_complete(checkpoints))

@@ -105,7 +105,7 @@ def _connect(url: str, given: Mapping[str, str]) -> RemoteStore:
         )
     except BaseError as error:
         error.args = (redact_secrets(str(error), options.secrets),)
-        raise StorageError(f"{url}: {first_line(error)}") from error
+        raise StorageError(f"{url}: {first_line(error, url)}") from error
     return RemoteStore(url, store, options.secrets, _doubted(url, options.config))
 
 

@@ -33,6 +33,7 @@ from delkalakedb.table.commit_info import check_custom_metadata
 from delkalakedb.table.create import NewSchema, creation
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.table import DeltaTable
+from delkalakedb.telemetry import PublishWarning
 from delkalakedb.uri import Uri, parse_uri
 from delkalakedb.workspace import Operation, Stage, run, split_properties
 
@@ -84,7 +85,14 @@ class Transaction:
             if error is not None:
                 tables.discard()
             else:
-                self.committed = tables.commit()
+                self._commit(tables)
+
+    def _commit(self, tables: Together) -> None:
+        try:
+            self.committed = tables.commit()
+        except PublishWarning as warning:
+            self.committed = warning.committed
+            raise
 
     @property
     def tables(self) -> Together:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from delkalakedb.catalog import Catalog, Snapshot
-from delkalakedb.commits import REFUSED, check_repeated, ratify
+from delkalakedb.commits import check_repeated, discarding, ratify
 from delkalakedb.errors import CommitFailedError
 from delkalakedb.model.conflicts import Rule
 from delkalakedb.model.txnlog import Committed, Conflicted
@@ -59,11 +59,8 @@ def perform(
             if not outcome:
                 check_repeated(captured, seen)
             return captured.result, outcome[-1].version if outcome else None
-        try:
+        with discarding(captured):
             latest = catalog.snapshot(snapshot.table.name, identity=snapshot.identity)
-        except REFUSED:
-            captured.discard()
-            raise
         if not left or not _may_run_again(outcome, snapshot, latest):
             captured.discard()
             raise lost(operation.name, snapshot, outcome)
@@ -86,14 +83,11 @@ def _ratified(
 ) -> tuple[Committed, ...] | Conflicted:
     if not captured.commits:
         return ()
-    staged = captured.staged(snapshot)
-    try:
+    with discarding(captured):
+        staged = captured.staged(snapshot)
         outcome = ratify(
             catalog, *staged, seen=snapshot, storage_options=storage_options
         )
-    except REFUSED:
-        captured.discard()
-        raise
     if not outcome:
         captured.discard()
     return outcome

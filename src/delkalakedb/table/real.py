@@ -23,7 +23,12 @@ from deltalake._internal import RawDeltaTable
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.catalog.pending import PendingSnapshot
 from delkalakedb.catalog.rows import add_from_row
-from delkalakedb.errors import ProtocolError, StorageError, VersionNotFoundError
+from delkalakedb.errors import (
+    DeltaError,
+    ProtocolError,
+    StorageError,
+    VersionNotFoundError,
+)
 from delkalakedb.mirror.publish import publish
 from delkalakedb.model.actions import (
     Action,
@@ -42,6 +47,7 @@ from delkalakedb.model.paths import Inside, Outside, log_path
 from delkalakedb.model.vectors import vector_path
 from delkalakedb.storage import canonical_location
 from delkalakedb.table.files import has_odd_paths, local_folder, resolve_readable
+from delkalakedb.workspace.failures import explained
 from delkalakedb.workspace.folder import folder_of
 
 __all__ = ["Real", "open_changes", "open_real"]
@@ -126,14 +132,16 @@ def open_real(
         if catalog.mirror_state(table.name)[0] < version:
             publish(catalog, table.name, storage_options)
         options = dict(storage_options or {})
+        location = canonical_location(table.location)
+        what = f"{table.name}: open version {version}"
         try:
-            opened = deltalake.DeltaTable(table.location, version, options)
-        except deltalake.exceptions.DeltaError:
+            with explained(what, Path(local_folder(location) or location), location):
+                opened = deltalake.DeltaTable(table.location, version, options)
+        except DeltaError:
             # The log may have been cleaned up to a later version.
             if local_folder(table.location) is None:
                 raise
         else:
-            location = canonical_location(table.location)
             return Real(version, location, opened._table)
     return _open_own(snapshot, [(version, _state(snapshot))])
 

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
-from deltalake.fs import DeltaStorageHandler
 
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.table.dataset import make_dataset, odd_files
 from delkalakedb.table.expressions import predicate_from
 from delkalakedb.table.files import Files, load_files, local_folder
+from delkalakedb.table.inputs import open_filesystem
 from delkalakedb.table.raw import SqlRawTable
 
 __all__ = ["Scan", "Source", "filtered", "version_source"]
@@ -129,9 +129,10 @@ def _scan_files(
 def _filesystem(
     files: Files, storage_options: Mapping[str, str] | None
 ) -> pa_fs.FileSystem:
-    location = files.snapshot.table.location
+    snapshot = files.snapshot
+    location = snapshot.table.location
     folder = local_folder(location)
     if folder is not None:
         return pa_fs.SubTreeFileSystem(folder, pa_fs.LocalFileSystem())
-    options = dict(storage_options or {})
-    return pa_fs.PyFileSystem(DeltaStorageHandler(location, options, files.sizes()))
+    what = f"{snapshot.table.name}: read version {snapshot.version}"
+    return open_filesystem(what, location, storage_options or {}, files.sizes())

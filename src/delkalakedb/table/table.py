@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 from arro3.core.types import ArrowSchemaExportable
 from deltalake import CommitProperties, PostCommitHookProperties
-from deltalake.fs import DeltaStorageHandler
 from deltalake.table import (
     _DEFAULT_TRUE,
     FilePruningPredicateType,
@@ -28,6 +27,7 @@ from delkalakedb.errors import TableNotFoundError
 from delkalakedb.model.txnlog import State
 from delkalakedb.table.create import create_deltalake
 from delkalakedb.table.dataset import make_dataset, scan_table
+from delkalakedb.table.inputs import open_filesystem
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.schemes import naming_schemes
@@ -195,10 +195,10 @@ class DeltaTable(deltalake.DeltaTable):
         if schema is None:
             schema = pa.schema(self.schema().to_arrow(as_large_types=as_large_types))
         if not filesystem:
-            handler = DeltaStorageHandler(
-                self.table_uri, self._storage_options, files.sizes()
+            what = f"{files.snapshot.table.name}: read version {self.version()}"
+            filesystem = open_filesystem(
+                what, self.table_uri, self._storage_options, files.sizes()
             )
-            filesystem = pa_fs.PyFileSystem(handler)
         return make_dataset(files, schema, filesystem, parquet_read_options)
 
     def to_pyarrow_table(

@@ -9,8 +9,12 @@ from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
 from deltalake import CommitProperties, PostCommitHookProperties, WriterProperties
 
 from delkalakedb.catalog import Catalog
-from delkalakedb.commits import REFUSED, commit, new_location
-from delkalakedb.errors import TableExistsError, TableNotFoundError
+from delkalakedb.commits import commit, is_certain, new_location
+from delkalakedb.errors import (
+    DeltalakeDBError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from delkalakedb.model.txnlog import Staged
 from delkalakedb.table.again import read_back
 from delkalakedb.table.alters import IN_PRIVATE
@@ -125,7 +129,9 @@ def make_table_in(
     staged = Staged(name, actions, location=location)
     try:
         commit(catalog, staged, storage_options=storage_options)
-    except REFUSED as error:
+    except DeltalakeDBError as error:
+        if not is_certain(error):
+            raise
         try:
             if not isinstance(error, TableExistsError) or not instead(made):
                 raise

@@ -16,6 +16,7 @@ from delkalakedb.errors import (
     StorageError,
 )
 from delkalakedb.redaction import redact
+from delkalakedb.storage.base import is_of_store, plain_words
 
 __all__ = ["explained"]
 
@@ -51,6 +52,10 @@ def explained(what: str, private: Path, location: str) -> Iterator[None]:
             error.add_note(what)
             raise
         text = _pattern(private).sub(lambda _: location, str(error))
+        if not isinstance(error, DeltaError | StorageError) and is_of_store(text):
+            kind, text = StorageError, plain_words(text, location)
+            # A traceback shows the cause, and servers tell the key that they refuse.
+            error.args = (redact(text),)
         raise kind(f"{what}: {redact(text)}") from error
 
 
