@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.catalog.head import Identity
 from delkalakedb.catalog.outbox import Lease
 from delkalakedb.catalog.pending import PendingSnapshot, new_table
 from delkalakedb.catalog.staging import find_table_at
 from delkalakedb.errors import (
     CatalogBusyError,
+    CatalogNotFoundError,
     CommitFailedError,
     DeltaError,
     MirrorBehindError,
@@ -120,8 +122,14 @@ class Together:
     def __init__(self, catalog: Catalog, storage_options: _Options = None) -> None:
         self.catalog = catalog
         self.storage_options = storage_options
-        # One statement: these versions were the latest at one moment.
-        self._versions = catalog.versions()
+        self._versions: dict[str, tuple[int, Identity]] = {}
+        self._absent: CatalogNotFoundError | None = None
+        try:
+            # One statement: these versions were the latest at one moment.
+            self._versions = catalog.versions()
+        except CatalogNotFoundError as absent:
+            # A first write makes it.
+            self._absent = absent
         self._pending: dict[str, PendingSnapshot] = {}
         self._staged: list[Staged] = []
         # With the table as each was done on; a new one wasn't there.
@@ -138,6 +146,8 @@ class Together:
         self.check_open()
         if name in self._pending:
             return self._pending[name]
+        if self._absent is not None:
+            raise self._absent
         if name not in self._versions:
             raise TableNotFoundError(f"{name}: the catalog has no such table")
         version, identity = self._versions[name]
@@ -175,6 +185,8 @@ class Together:
         self.check_open()
         self._ended = True
         if not self._staged:
+            if self._absent is not None:
+                raise self._absent
             return ()
         try:
             done = commit(

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
-from deltalake.fs import DeltaStorageHandler
 
 from delkalakedb.table.files import local_folder
+from delkalakedb.workspace.deltars import StorageHandler
 
 __all__ = ["open_input"]
 
@@ -22,5 +22,5 @@ def open_input(
     if folder is not None:
         return pa.OSFile(f"{folder}/{name}")
     sizes = None if size_bytes is None else {name: size_bytes}
-    handler = DeltaStorageHandler(location, dict(storage_options), sizes)
+    handler = StorageHandler(location, dict(storage_options), sizes)
     return pa_fs.PyFileSystem(handler).open_input_file(name)

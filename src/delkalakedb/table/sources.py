@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
-from deltalake.fs import DeltaStorageHandler
 
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.table.dataset import make_dataset, odd_files
 from delkalakedb.table.expressions import predicate_from
 from delkalakedb.table.files import Files, load_files, local_folder
 from delkalakedb.table.raw import SqlRawTable
+from delkalakedb.workspace.deltars import StorageHandler
 
 __all__ = ["Scan", "Source", "filtered", "version_source"]
 
@@ -132,4 +132,4 @@ def _filesystem(
     if folder is not None:
         return pa_fs.SubTreeFileSystem(folder, pa_fs.LocalFileSystem())
     options = dict(storage_options or {})
-    return pa_fs.PyFileSystem(DeltaStorageHandler(location, options, files.sizes()))
+    return pa_fs.PyFileSystem(StorageHandler(location, options, files.sizes()))

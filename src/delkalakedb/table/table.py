@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 from arro3.core.types import ArrowSchemaExportable
 from deltalake import CommitProperties, PostCommitHookProperties
-from deltalake.fs import DeltaStorageHandler
 from deltalake.table import (
     _DEFAULT_TRUE,
     FilePruningPredicateType,
@@ -23,7 +22,6 @@ from deltalake.table import (
 )
 
 from delkalakedb.catalog import Catalog
-from delkalakedb.catalog.backend import load_backend
 from delkalakedb.errors import TableNotFoundError
 from delkalakedb.model.txnlog import State
 from delkalakedb.table.create import create_deltalake
@@ -32,6 +30,7 @@ from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.write import write_deltalake
 from delkalakedb.uri import Uri, is_deltasql, parse_uri, require_table
+from delkalakedb.workspace.deltars import StorageHandler
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -83,8 +82,6 @@ class DeltaTable(deltalake.DeltaTable):
         )
         uri = parse_uri(str(table_uri))
         name = require_table(uri)
-        if load_backend(uri.engine).is_absent(uri):
-            raise TableNotFoundError(f"{name}: there is no catalog at {uri.catalog}")
         at: Any = version
         number = at if hasattr(at, "__index__") else None
         self._storage_options = storage_options
@@ -156,8 +153,6 @@ class DeltaTable(deltalake.DeltaTable):
             return deltalake.DeltaTable.is_deltatable(table_uri, storage_options)
         uri = parse_uri(str(table_uri))
         name = require_table(uri)
-        if load_backend(uri.engine).is_absent(uri):
-            return False
         return _load_state(open_catalog(uri), name) is not None
 
     def count(self) -> int:
@@ -192,7 +187,7 @@ class DeltaTable(deltalake.DeltaTable):
         if schema is None:
             schema = pa.schema(self.schema().to_arrow(as_large_types=as_large_types))
         if not filesystem:
-            handler = DeltaStorageHandler(
+            handler = StorageHandler(
                 self.table_uri, self._storage_options, files.sizes()
             )
             filesystem = pa_fs.PyFileSystem(handler)

@@ -117,6 +117,8 @@ def make_table_in(
     stage: StageNew = run_new,
 ) -> None:
     """The same in an open catalog, at a location or where it has its tables."""
+    # Before files are written for it.
+    catalog.backend.check_open()
     location = canonical_location(location or catalog.default_location(name))
     made = stage(name, location, operation, storage_options)
     (actions,) = made.commits

@@ -31,6 +31,7 @@ from delkalakedb.model.actions import (
 from delkalakedb.model.codec import decode_commit, encode_commit
 from delkalakedb.model.predicate import Predicate
 from delkalakedb.storage.segment import commit_path
+from delkalakedb.workspace.deltars import check_delta_rs
 from delkalakedb.workspace.failures import explained
 from delkalakedb.workspace.features import (
     restored_protocol,
@@ -54,6 +55,7 @@ def run(
     table = snapshot.table
     files = table_files(table.location, storage_options)
     what = f"{table.name}: {operation.name} on version {snapshot.version}"
+    check_delta_rs(what)
     with (
         explained(what, files.work, table.location),
         private_folder(files.ensure_work()) as folder,
@@ -80,8 +82,10 @@ def run_new(
 ) -> Captured[T]:
     """Run the operation that makes a table."""
     files = table_files(location, storage_options)
+    what = f"{name}: {operation.name}"
+    check_delta_rs(what)
     with (
-        explained(f"{name}: {operation.name}", files.work, location),
+        explained(what, files.work, location),
         private_folder(files.ensure_work()) as folder,
     ):
         result = operation.run(str(folder))
