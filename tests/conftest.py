@@ -70,6 +70,7 @@ def catalog_uri(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> 
 def catalog(catalog_uri: str) -> Iterator[dk.Catalog]:
     """An empty catalog, on each engine in turn."""
     with dk.connect(catalog_uri) as catalog:
+        catalog.init()
         yield catalog
 
 

@@ -8,7 +8,19 @@ import pytest
 from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
-from delkalakedb.config import Settings, describe_keys, load_settings
+import delkalakedb as dk
+from delkalakedb import settings as models
+from delkalakedb.config import (
+    CacheSettings,
+    MirrorSettings,
+    PoolSettings,
+    RetrySettings,
+    SettingIgnoredWarning,
+    Settings,
+    SqlSettings,
+    describe_keys,
+    load_settings,
+)
 from delkalakedb.errors import ConfigError
 from delkalakedb.uri import parse_uri
 
@@ -378,3 +390,101 @@ def test_password_of_a_data_path_is_not_shown() -> None:
     settings = load_settings(data_path=f"s3://key:{SECRET}@bucket/lake")
 
     assert SECRET not in repr(settings)
+
+
+# ---- settings as objects
+
+
+def test_settings_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELKALAKEDB_POOL__SIZE", "3")
+    monkeypatch.setenv("DELKALAKEDB_POOL__STATEMENT_TIMEOUT", "none")
+    monkeypatch.setenv("DELKALAKEDB_SQL__SCHEMA", "error")
+    monkeypatch.setenv("DELKALAKEDB_MIRROR__RETRY__BACKOFF_MAX", "60")
+
+    settings = Settings()
+    assert settings == load_settings()
+    assert (settings.pool.size, settings.sql.schema_policy) == (3, "error")
+    assert settings.mirror.retry.backoff_max == 60
+    given = Settings(pool=PoolSettings(connect_timeout=2), mirror={"wait": 1})
+    assert (given.pool.size, given.pool.connect_timeout) == (3, 2)
+    assert given.mirror.retry.backoff_max == 60
+
+
+def test_objects_count_as_dictionaries_of_what_was_set_in_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_POOL__CONNECT_TIMEOUT", "4")
+    uri = "deltasql://sqlite/m.db?pool_size=7"
+    retry = RetrySettings(backoff_max=60)
+    as_objects = load_settings(
+        uri,
+        settings=Settings(sql=SqlSettings(schema="error", password=SECRET)),
+        pool=PoolSettings(lock_timeout=3),
+        mirror=MirrorSettings(mode="external", retry=retry),
+    )
+    as_dicts = load_settings(
+        uri,
+        settings={"sql": {"schema": "error", "password": SECRET}},
+        pool={"lock_timeout": 3},
+        mirror={"mode": "external", "retry": {"backoff_max": 60}},
+    )
+
+    assert as_objects == as_dicts
+    pool = as_objects.pool
+    assert (pool.size, pool.lock_timeout, pool.connect_timeout) == (7, 3, 4)
+    assert SECRET not in repr(as_objects)
+
+
+def test_keywords_come_before_settings() -> None:
+    settings = Settings(pool=PoolSettings(size=2, lock_timeout=9))
+    pool = load_settings(settings=settings, pool={"size": 3}).pool
+
+    assert (pool.size, pool.lock_timeout) == (3, 9)
+
+
+def test_settings_of_another_kind_are_refused() -> None:
+    assert "must be a Settings or a dictionary" in refusal(settings=3)
+    assert "unknown key pool.mode" in refusal(pool=MirrorSettings(mode="external"))
+
+
+def test_keywords_of_connect_are_the_keys() -> None:
+    def keys(kind: str, prefix: str = "") -> set[str]:
+        found = set()
+        for name, hint in getattr(models, f"{kind}Dict").__annotations__.items():
+            nested = re.search(r"(\w+)Dict", str(hint))
+            inner = f"{prefix}{name}."
+            found |= keys(nested[1], inner) if nested else {f"{prefix}{name}"}
+        return found
+
+    assert keys("Settings") == set(describe_keys())
+
+
+def test_connect_takes_objects_and_catalogs_have_their_settings(
+    catalog_uri: str,
+) -> None:
+    settings = Settings(mirror=MirrorSettings(mode="external"))
+    with dk.connect(catalog_uri, settings=settings, pool=PoolSettings(size=2)) as one:
+        assert (one.settings.mirror.mode, one.settings.pool.size) == ("external", 2)
+
+
+def test_setting_of_an_open_pool_that_has_no_effect_warns(
+    catalog_uri: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    with dk.connect(catalog_uri, pool=PoolSettings(size=2)) as first:
+        dk.connect(catalog_uri).close()
+        dk.connect(catalog_uri, pool={"size": 2}, mirror={"wait": 1.0}).close()
+        assert [str(warning.message) for warning in recwarn] == []
+
+        asked = {"pool": {"size": 9, "lock_timeout": 1.0}}
+        with pytest.warns(SettingIgnoredWarning) as caught:
+            dk.connect(catalog_uri, settings=asked, cache=CacheSettings(snapshots=0))
+        (warning,) = caught
+        told = str(warning.message)
+        for words in ("pool.size = 9 (it is 2)", "pool.lock_timeout = 1.0", "cache."):
+            assert words in told
+        assert str(first.uri) in told
+        assert warning.filename == __file__
+    dk.close()
+    with dk.connect(catalog_uri, pool={"size": 9}):
+        pass
+    assert [w for w in recwarn if w.category is SettingIgnoredWarning] == []

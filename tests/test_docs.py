@@ -173,7 +173,8 @@ def documented_columns() -> set[tuple[str, str]]:
 
 
 def test_documented_columns_are_those_of_a_fresh_catalog(catalog_uri: str) -> None:
-    dk.connect(catalog_uri).close()
+    with dk.connect(catalog_uri) as catalog:
+        catalog.init()
 
     found = ask(parse_uri(catalog_uri), COLUMNS[parse_uri(catalog_uri).engine])
     assert {(str(t), str(c)) for t, c in found} == documented_columns()

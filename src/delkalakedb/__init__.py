@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from delkalakedb import mirror as mirror
     from delkalakedb.catalog import Snapshot
     from delkalakedb.catalog.cache import CacheInfo, cache_info
-    from delkalakedb.connection import Catalog, connect
+    from delkalakedb.connection import Catalog, close, connect
     from delkalakedb.migrate import (
         Copied,
         Detached,
@@ -50,6 +50,7 @@ __all__ = [
     "Table",
     "Transaction",
     "cache_info",
+    "close",
     "connect",
     "copy_catalog",
     "cut_over",
@@ -83,6 +84,7 @@ _HOMES = {
     "Table": "model.tables",
     "Transaction": "table.multi",
     "cache_info": "catalog.cache",
+    "close": "connection",
     "connect": "connection",
     "copy_catalog": "migrate",
     "cut_over": "migrate",

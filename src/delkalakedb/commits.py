@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.catalog.head import Identity
 from delkalakedb.catalog.names import check_name, no_such_table
 from delkalakedb.catalog.outbox import Lease
 from delkalakedb.catalog.pending import PendingSnapshot, new_table
 from delkalakedb.catalog.staging import find_table_at
 from delkalakedb.errors import (
+    CatalogNotFoundError,
     CommitFailedError,
     DeltalakeDBError,
     TableExistsError,
@@ -157,8 +159,14 @@ class Together:
     def __init__(self, catalog: Catalog, storage_options: _Options = None) -> None:
         self.catalog = catalog
         self.storage_options = storage_options
-        # One statement: these versions were the latest at one moment.
-        self._versions = catalog.versions()
+        self._versions: dict[str, tuple[int, Identity]] = {}
+        self._absent: CatalogNotFoundError | None = None
+        try:
+            # One statement: these versions were the latest at one moment.
+            self._versions = catalog.versions()
+        except CatalogNotFoundError as absent:
+            # A first write makes it.
+            self._absent = absent
         self._pending: dict[str, PendingSnapshot] = {}
         self._staged: list[Staged] = []
         # With the table as each was done on; a new one wasn't there.
@@ -175,6 +183,8 @@ class Together:
         self.check_open()
         if name in self._pending:
             return self._pending[name]
+        if self._absent is not None:
+            raise self._absent
         if name not in self._versions:
             raise no_such_table(name)
         version, identity = self._versions[name]
@@ -212,6 +222,8 @@ class Together:
         self.check_open()
         self._ended = True
         if not self._staged:
+            if self._absent is not None:
+                raise self._absent
             return ()
         with discarding(self):
             done = commit(

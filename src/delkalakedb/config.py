@@ -25,9 +25,12 @@ from delkalakedb.settings import (
     MirrorSettings,
     PoolSettings,
     RetrySettings,
+    SettingIgnoredWarning,
     Settings,
+    SettingsDict,
     SqlSettings,
     StatsSettings,
+    as_given,
     describe_keys,
 )
 from delkalakedb.uri import Uri, parse_uri
@@ -41,7 +44,9 @@ __all__ = [
     "MirrorSettings",
     "PoolSettings",
     "RetrySettings",
+    "SettingIgnoredWarning",
     "Settings",
+    "SettingsDict",
     "SqlSettings",
     "StatsSettings",
     "describe_keys",
@@ -73,17 +78,32 @@ _Values = dict[str, _Value]
 def load_settings(
     uri: Uri | str | None = None,
     file: str | os.PathLike[str] | None = None,
+    *,
+    settings: Settings | SettingsDict | None = None,
     **overrides: object,
 ) -> Settings:
-    """Merge all sources; overrides are sections (`pool={"size": 2}`) or dotted keys."""
+    """Merge all sources; the first of these that holds a key decides.
+
+    Args:
+        uri: a `deltasql://` URI, whose parameters come after the arguments.
+        file: a TOML or YAML file.
+        settings: settings as arguments, as far as they were set in the object.
+        overrides: sections (`pool={"size": 2}`, `pool=PoolSettings(size=2)`) or dotted
+            keys; they come before `settings`.
+    """
+    given = {} if settings is None else as_given(settings)
+    if not isinstance(given, Mapping):
+        kind = type(settings).__name__
+        raise ConfigError(f"settings must be a Settings or a dictionary, not {kind}")
     values: _Values = {
         **_file_values(file),
         **_env_values(os.environ),
         **_uri_values(parse_uri(uri) if isinstance(uri, str) else uri),
+        **_flatten(given, "an argument"),
         **_flatten(overrides, "an argument"),
     }
     try:
-        return Settings(**_nest(values))
+        return Settings.of(_nest(values))
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
     raise ConfigError("; ".join(_explain(problem, values) for problem in problems))
@@ -176,8 +196,8 @@ def _flatten(content: Mapping[str, object], source: str, prefix: str = "") -> _V
             values[key] = _Value(value, source)
         elif key not in _SECTIONS:
             raise ConfigError(_unknown(key, source))
-        elif isinstance(value, Mapping):
-            values |= _flatten(value, source, key + ".")
+        elif isinstance(section := as_given(value), Mapping):
+            values |= _flatten(section, source, key + ".")
         else:
             raise ConfigError(f"{key}, from {source}, is a section: {_inside(key)}")
     return values

@@ -1,17 +1,21 @@
 """A catalog as applications open it, with what takes more than SQL."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from delkalakedb import catalog
+from delkalakedb.catalog.registry import close_all
 from delkalakedb.model.tables import Table
 from delkalakedb.uri import Uri
 
 if TYPE_CHECKING:
+    from delkalakedb.config import Settings
     from delkalakedb.migrate import Dropped
+    from delkalakedb.settings import SettingsDict
     from delkalakedb.table.create import NewSchema
 
-__all__ = ["Catalog", "connect"]
+__all__ = ["Catalog", "close", "connect"]
 
 
 class Catalog(catalog.Catalog):
@@ -93,11 +97,31 @@ class Catalog(catalog.Catalog):
         )
 
 
-def connect(uri: str | Uri, **settings: Any) -> Catalog:
+def connect(
+    uri: str | Uri,
+    settings: "Settings | SettingsDict | None" = None,
+    **sections: Unpack["SettingsDict"],
+) -> Catalog:
     """Open the catalog that a `deltasql://` URI names.
+
+    A catalog that isn't there yet is made by its first write, or by `init`.
 
     Args:
         uri: a URI without a table; one with a table names its catalog.
-        settings: sections of the configuration, such as `pool={"size": 10}`.
+        settings: a `Settings`, of which counts what was set in it.
+        sections: sections of the configuration, such as `pool={"size": 10}` or
+            `pool=PoolSettings(size=10)`; they come before `settings`.
     """
-    return Catalog.of(uri, **settings)
+    return Catalog.of(uri, settings, **sections)
+
+
+def close() -> None:
+    """End all connections of the process; the catalogs that are open are closed.
+
+    Connections that another thread uses end when it is done. What is to be published
+    in the background is published first, within a bounded time. A database in memory
+    stays. Whoever connects again, or names a table by its URI, gets new connections.
+    """
+    if (background := sys.modules.get("delkalakedb.mirror.background")) is not None:
+        background.drain()
+    close_all()

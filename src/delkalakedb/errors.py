@@ -23,6 +23,7 @@
     │   ├── CatalogBusyError        (someone else holds it longer than we may wait)
     │   ├── CatalogPermissionError  (the role lacks a right, or the server is a replica)
     │   └── CatalogSchemaError      (absent, or of another schema version)
+    │       └── CatalogNotFoundError (absent; also TableNotFoundError)
     ├── StorageError
     └── MirrorError
         ├── DivergedError           (someone else writes to the log)
@@ -37,6 +38,7 @@ from deltalake import exceptions as _deltalake
 __all__ = [
     "CatalogBusyError",
     "CatalogError",
+    "CatalogNotFoundError",
     "CatalogPermissionError",
     "CatalogSchemaError",
     "CatalogUnavailableError",
@@ -155,6 +157,13 @@ class CatalogPermissionError(CatalogError):
 
 class CatalogSchemaError(CatalogError):
     """The catalog's tables are absent, or of a version this package can't use."""
+
+
+class CatalogNotFoundError(CatalogSchemaError, TableNotFoundError):
+    """The database holds no catalog, and so no table; a first write makes it."""
+
+    # Whether there is no database either.
+    without_database = False
 
 
 class StorageError(DeltalakeDBError):

@@ -1,7 +1,7 @@
 """The settings' keys, defaults and what each may be."""
 
-from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import (
     AfterValidator,
@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
@@ -25,16 +26,31 @@ from delkalakedb.uri_options import MAX_SECONDS, PLACE, read_place
 __all__ = [
     "ENV_NESTED",
     "ENV_PREFIX",
+    "CacheDict",
     "CacheSettings",
+    "ConcurrencyDict",
     "ConcurrencySettings",
+    "MirrorDict",
     "MirrorSettings",
+    "PoolDict",
     "PoolSettings",
+    "RetryDict",
     "RetrySettings",
+    "SettingIgnoredWarning",
     "Settings",
+    "SettingsDict",
+    "SqlDict",
     "SqlSettings",
+    "StatsDict",
     "StatsSettings",
+    "as_given",
     "describe_keys",
 ]
+
+
+class SettingIgnoredWarning(UserWarning):
+    """A setting without effect: the process has the database open already."""
+
 
 ENV_PREFIX = "DELKALAKEDB_"
 ENV_NESTED = "__"
@@ -194,7 +210,10 @@ class StatsSettings(_Section):
 
 
 class Settings(BaseSettings):
-    """All settings, of what it is given; `load_settings` asks all their sources."""
+    """All settings: what it is given, then the environment, then the defaults.
+
+    `load_settings` asks the other sources, too.
+    """
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -218,11 +237,104 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        *others: PydanticBaseSettingsSource,
-        **named: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what was given: to ask the others again takes half a millisecond."""
-        return (init_settings,)
+        """What was given, and environment variables; no files."""
+        # A section that was given as an object leaves the rest to them, too.
+        given = {name: as_given(v) for name, v in init_settings().items()}
+        return (InitSettingsSource(settings_cls, given), env_settings)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Settings of some values, without another look at the environment."""
+        made = cls.__new__(cls)
+        BaseModel.__init__(made, **values)
+        return made
+
+
+# The settings as keywords and dictionaries, for whoever checks types.
+
+
+class SqlDict(TypedDict, total=False):
+    """`SqlSettings` as a dictionary."""
+
+    schema: Literal["create_if_missing", "error"]
+    password: str | SecretStr | None
+
+
+class PoolDict(TypedDict, total=False):
+    """`PoolSettings` as a dictionary."""
+
+    size: int
+    connect_timeout: float
+    lock_timeout: float
+    statement_timeout: float | None
+
+
+class ConcurrencyDict(TypedDict, total=False):
+    """`ConcurrencySettings` as a dictionary."""
+
+    retries: int
+    backoff_initial: float
+    backoff_max: float
+
+
+class RetryDict(TypedDict, total=False):
+    """`RetrySettings` as a dictionary."""
+
+    backoff_initial: float
+    backoff_max: float
+
+
+class MirrorDict(TypedDict, total=False):
+    """`MirrorSettings` as a dictionary."""
+
+    mode: Literal["inline", "background", "external"]
+    checkpoint_interval: int
+    lag_warn: float
+    lag_alert: float
+    max_unpublished: int | None
+    wait: float
+    lease: float
+    poll: float
+    workers: int
+    inline_checkpoint_files: int
+    retry: RetrySettings | RetryDict
+
+
+class CacheDict(TypedDict, total=False):
+    """`CacheSettings` as a dictionary."""
+
+    snapshots: int
+    max_bytes: int
+
+
+class StatsDict(TypedDict, total=False):
+    """`StatsSettings` as a dictionary."""
+
+    indexed_columns: int
+
+
+class SettingsDict(TypedDict, total=False):
+    """`Settings` as a dictionary, and the keywords of `connect`."""
+
+    sql: SqlSettings | SqlDict
+    pool: PoolSettings | PoolDict
+    concurrency: ConcurrencySettings | ConcurrencyDict
+    mirror: MirrorSettings | MirrorDict
+    cache: CacheSettings | CacheDict
+    stats: StatsSettings | StatsDict
+    data_path: str | None
+    catalog: str | SecretStr | None
+
+
+def as_given(value: object) -> object:
+    """Settings or a section as a dictionary of what was set; others as they are."""
+    if not isinstance(value, Settings | _Section):
+        return value
+    return value.model_dump(exclude_unset=True, by_alias=True)
 
 
 def describe_keys() -> dict[str, FieldInfo]:

@@ -65,6 +65,12 @@ def columns(backend: Backend) -> dict[str, list[str]]:
     return found
 
 
+def make(uri: str) -> None:
+    """Have a catalog at the URI, of the newest version that is known."""
+    with dk.connect(uri) as catalog:
+        catalog.init()
+
+
 def another(uri: str) -> Uri:
     """A second database, or schema, beside the first."""
     parsed = parse_uri(uri)
@@ -99,9 +105,10 @@ def test_catalog_migrated_step_by_step_equals_a_fresh_one(
     every = {**load_migrations(engine), 99: NEXT}
     for step in every:
         known({n: script for n, script in every.items() if n <= step})
-        dk.connect(catalog_uri).close()
+        make(catalog_uri)
 
     with dk.connect(catalog_uri) as migrated, dk.connect(another(catalog_uri)) as fresh:
+        fresh.init()
         assert listing(migrated.backend) == listing(fresh.backend)
         assert "novelty" in columns(fresh.backend)["dl_tables"]
 
@@ -125,6 +132,7 @@ def test_migrated_catalog_keeps_its_tables(
 def test_failed_migration_leaves_the_schema_as_it_was(
     catalog_uri: str, engine: str, known: Known
 ) -> None:
+    make(catalog_uri)
     with dk.connect(catalog_uri) as catalog:
         before = listing(catalog.backend)
     known({**load_migrations(engine), 99: NEXT + "SELECT nonsense;"})
@@ -137,6 +145,7 @@ def test_failed_migration_leaves_the_schema_as_it_was(
 
 
 def test_opening_again_changes_nothing(catalog_uri: str) -> None:
+    make(catalog_uri)
     with dk.connect(catalog_uri) as first:
         before = listing(first.backend)
 
@@ -145,6 +154,7 @@ def test_opening_again_changes_nothing(catalog_uri: str) -> None:
 
 
 def test_newer_schema_is_refused_naming_both_versions(catalog_uri: str) -> None:
+    make(catalog_uri)
     with dk.connect(catalog_uri) as catalog:
         engine = catalog.backend.engine
         values = {"version": [1234], "applied_at_ms": [0], "client": ["delkalakedb/99"]}
@@ -171,6 +181,7 @@ def test_empty_database_is_refused_and_left_empty_if_asked(
     for _ in range(2):
         with pytest.raises(CatalogSchemaError, match=r"sql\.schema = error"):
             dk.connect(catalog_uri, sql={"schema": "error"})
+    make(catalog_uri)
     with dk.connect(catalog_uri) as catalog:
         assert catalog.tables() == []
 
@@ -185,7 +196,7 @@ def test_missing_file_is_refused_and_not_made_if_asked(catalog_uri: str) -> None
 def test_older_schema_is_refused_if_asked(
     catalog_uri: str, engine: str, known: Known
 ) -> None:
-    dk.connect(catalog_uri).close()
+    make(catalog_uri)
     known({**load_migrations(engine), 99: NEXT})
 
     with pytest.raises(CatalogSchemaError, match="no catalog of schema version 99"):
@@ -203,6 +214,7 @@ def test_three_engines_have_the_same_tables_and_columns(
     found = []
     for uri in uris:
         with dk.connect(uri) as catalog:
+            catalog.init()
             found.append(columns(catalog.backend))
 
     assert found[0] == found[1] == found[2]

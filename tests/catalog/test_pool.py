@@ -18,6 +18,7 @@ import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog.pool import Pool
 from delkalakedb.errors import CatalogBusyError, CatalogUnavailableError
+from delkalakedb.settings import PoolSettings
 from delkalakedb.uri import parse_uri
 
 shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
@@ -25,8 +26,9 @@ alone = pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
 
 
 def test_connections_beyond_the_size_wait_and_then_fail(catalog_uri: str) -> None:
-    settings = {"size": 2, "connect_timeout": 0.2}
+    settings = PoolSettings(size=2, connect_timeout=0.2)
     with dk.connect(catalog_uri, pool=settings) as catalog:
+        catalog.init()
         with (
             catalog.backend.reading(),
             catalog.backend.reading(),
@@ -40,6 +42,7 @@ def test_connections_beyond_the_size_wait_and_then_fail(catalog_uri: str) -> Non
 
 def test_connection_that_comes_back_is_handed_to_who_waits(catalog_uri: str) -> None:
     with dk.connect(catalog_uri, pool={"size": 1}) as catalog:
+        catalog.init()
         answers: list[object] = []
         thread = threading.Thread(target=lambda: answers.append(catalog.tables()))
         with catalog.backend.reading():

@@ -67,6 +67,7 @@ def uri_of(port: int, password: str = PASSWORD) -> str:
 def test_open_pool_lets_nobody_in_with_another_password(server: Server) -> None:
     uri = uri_of(server.port).replace(f":{PASSWORD}@", "@")
     with dk.connect(uri, sql={"password": PASSWORD}) as catalog:
+        catalog.init()
         assert catalog.tables() == []
         with pytest.raises(CatalogUnavailableError, match="password"):
             dk.connect(uri, sql={"password": "wrong"})

@@ -10,7 +10,11 @@ from integrity import check_integrity
 from workers import run_python
 
 import delkalakedb as dk
-from delkalakedb.errors import CatalogUnavailableError, TableNotFoundError
+from delkalakedb.errors import (
+    CatalogNotFoundError,
+    CatalogUnavailableError,
+    TableNotFoundError,
+)
 
 pytestmark = pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
 
@@ -38,7 +42,9 @@ def test_file_is_made_anew_by_whoever_connects(
     remove_files(tmp_path)
 
     with dk.connect(catalog_uri) as second:
-        assert list(second.tables()) == []
+        with pytest.raises(CatalogNotFoundError, match="there is no catalog at"):
+            second.tables()
+        assert not list(tmp_path.glob("meta.*"))
         create(second, "u")
 
     assert [table.name for table in catalog.tables()] == ["u"]

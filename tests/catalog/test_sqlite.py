@@ -5,16 +5,18 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from actions import add, commit, create, paths
-from workers import CHILDREN, open_without_rights
+from workers import CHILDREN, run_python, write_without_rights
 
 import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.errors import (
     CatalogError,
+    CatalogNotFoundError,
     CatalogUnavailableError,
     TableNotFoundError,
 )
@@ -30,6 +32,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def sqlite(file: Path) -> Iterator[Catalog]:
     with dk.connect(f"deltasql://sqlite/{file}") as catalog:
+        catalog.init()
         yield catalog
 
 
@@ -103,13 +106,15 @@ def test_missing_folder_is_unavailable(tmp_path: Path) -> None:
 def test_missing_file_is_not_created_where_the_schema_must_be_there(
     file: Path,
 ) -> None:
-    with pytest.raises(CatalogUnavailableError, match="unable to open"):
+    with pytest.raises(CatalogNotFoundError, match=r"no catalog at .*meta\.db; make"):
         dk.connect(f"deltasql://sqlite/{file}", sql={"schema": "error"})
     assert not file.exists()
 
 
 @pytest.mark.parametrize("closed", ["file", "folder"])
-def test_what_may_not_be_written_is_unavailable(public: Path, closed: str) -> None:
+def test_what_may_not_be_written_is_read_and_unavailable_to_writers(
+    public: Path, closed: str
+) -> None:
     uri = f"deltasql://sqlite/{public}/meta.db"
     if closed == "file":
         with dk.connect(uri) as catalog:
@@ -118,14 +123,60 @@ def test_what_may_not_be_written_is_unavailable(public: Path, closed: str) -> No
     else:
         public.chmod(0o555)
 
-    told, ours = CHILDREN.Pipe(duplex=False)
-    child = CHILDREN.Process(target=open_without_rights, args=(uri, ours))
-    child.start()
-    with told, ours:
-        kind, text = told.recv()
-    child.join()
+    seen, kind, text = told_without_rights(uri)
+    assert seen == (["t"] if closed == "file" else [])
     assert kind == "CatalogUnavailableError", text
     assert "meta.db" in text
+
+
+def told_without_rights(uri: str) -> tuple[list[str], str, str]:
+    """What a user who may write nowhere finds, and the error of a write."""
+    told, ours = CHILDREN.Pipe(duplex=False)
+    child = CHILDREN.Process(target=write_without_rights, args=(uri, ours))
+    child.start()
+    with told, ours:
+        answer: tuple[list[str], str, str] = told.recv()
+    child.join()
+    return answer
+
+
+@pytest.mark.parametrize("left", ["nothing", "log and index", "log", "no log mode"])
+def test_files_in_a_folder_that_may_not_be_written_are_read_whole(
+    public: Path, left: str
+) -> None:
+    uri = f"deltasql://sqlite/{public}/meta.db"
+    if left in ("nothing", "no log mode"):
+        with dk.connect(uri) as catalog:
+            create(catalog)
+    else:
+        # Killed, so that its commits are in the log alone.
+        run_python(MADE.format(uri=uri))
+        assert (public / "meta.db-wal").stat().st_size > 0
+    if left == "log":
+        (public / "meta.db-shm").unlink()
+    if left == "no log mode":
+        with closing(sqlite3.connect(public / "meta.db")) as connection:
+            connection.execute("PRAGMA journal_mode = DELETE")
+    before = {file.name: file.read_bytes() for file in public.iterdir()}
+    for file in public.iterdir():
+        file.chmod(0o444)
+    public.chmod(0o555)
+
+    seen, kind, text = told_without_rights(uri)
+
+    assert seen == ["t"]
+    assert (kind, "meta.db" in text) == ("CatalogUnavailableError", True), text
+    assert {file.name: file.read_bytes() for file in public.iterdir()} == before
+
+
+# A process that drops dead.
+MADE = """
+import os
+import delkalakedb as dk
+from actions import create
+create(dk.connect({uri!r}))
+os._exit(0)
+"""
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from actions import add, commit, create, remove, txn
 import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog.backend import Params, Row, Session, Write
-from delkalakedb.errors import TableNotFoundError
+from delkalakedb.errors import CatalogNotFoundError, TableNotFoundError
 from delkalakedb.model.txnlog import Committed, Conflicted, Reads, Skipped, Staged
 
 T = TypeVar("T")
@@ -88,25 +88,33 @@ def _set_out(at: float, job: Callable[..., T], arguments: tuple[Any, ...]) -> T:
 
 
 def count_tables(uri: str, _: int) -> int:
-    """Open a catalog and say how many tables it has."""
+    """Make a catalog, or find it, and say how many tables it has."""
     with dk.connect(uri) as catalog:
+        catalog.init()
         return len(catalog.tables())
 
 
-def open_without_rights(uri: str, told: Connection) -> None:
-    """Open a catalog as a user who may write nowhere, and tell the error."""
-    with tempfile.TemporaryDirectory() as folder:
+def write_without_rights(uri: str, told: Connection) -> None:
+    """Read and write as a user who may write nowhere; tell what is seen, and told."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
         # Whatever must be imported is, while it still may be read.
-        dk.connect(f"deltasql://sqlite/{folder}/meta.db").close()
+        dk.connect(f"deltasql://sqlite/{folder}/meta.db") as catalog,
+    ):
+        create(catalog)
     if os.getuid() == 0:
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)
+    seen: list[str] = []
     try:
-        dk.connect(uri).close()
+        with dk.connect(uri) as catalog:
+            with suppress(CatalogNotFoundError):
+                seen = [table.name for table in catalog.tables()]
+            create(catalog, "new")
     except Exception as error:
-        told.send((type(error).__name__, str(error)))
+        told.send((seen, type(error).__name__, str(error)))
     else:
-        told.send(("no error", ""))
+        told.send((seen, "no error", ""))
 
 
 def append(uri: str, count: int, i: int) -> dict[int, str]:

@@ -20,6 +20,7 @@ from invocations import INVOCATIONS, arguments
 import delkalakedb as dk
 from delkalakedb.cli.main import cli
 from delkalakedb.cli.output import Output
+from delkalakedb.uri import parse_uri
 
 SECRET = "hunter2-Zq"
 HEAVY = ("deltalake", "duckdb", "psycopg", "pyarrow", "pydantic", "rich", "sqlglot")
@@ -168,9 +169,32 @@ def test_missing_catalog_option_is_wrong_usage() -> None:
     assert "give --catalog, set DELTASQL_CATALOG" in Cli()("tables", code=2).stderr
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
+def test_every_command_says_that_there_is_no_catalog_and_makes_none(
+    engine: str, tmp_path: Path
+) -> None:
+    uri = f"deltasql://{engine}/{tmp_path}/none.db"
+    for command in sorted(INVOCATIONS.keys() - MAKING):
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        words = arguments(command, folder)
+        result = Cli(uri)(*words, code=3)
+        assert f"there is no catalog at {parse_uri(uri)}" in result.output, command
+        assert "deltasql init" in result.output
+        shutil.rmtree(folder)
+        assert list(tmp_path.iterdir()) == [], command
+
+
+# Commands that make a catalog where there is none, or need none.
+MAKING = {"init", "import", "convert", "sync", "restore-catalog", "completion"}
+
+
 def test_missing_catalog_is_unreachable_and_not_created(tmp_path: Path) -> None:
     for engine in ("sqlite", "duckdb"):
-        Cli(f"deltasql://{engine}/{tmp_path}/none.db")("tables", code=3)
+        uri = f"deltasql://{engine}/{tmp_path}/none.db"
+        told = Cli(uri)("tables", code=3).stderr
+        assert f"there is no catalog at {parse_uri(uri)}" in told
+        assert "deltasql init" in told
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,12 +3,19 @@
 from typing import assert_type
 
 import delkalakedb as dk
-from delkalakedb.config import Settings, load_settings
+from delkalakedb.config import (
+    MirrorSettings,
+    PoolSettings,
+    Settings,
+    SettingsDict,
+    SqlSettings,
+    load_settings,
+)
 from delkalakedb.errors import CatalogUnavailableError, DeltalakeDBError, UriError
 from delkalakedb.telemetry import JsonFormatter, log_event
 from delkalakedb.uri import Uri, format_uri, is_deltasql, parse_uri, require_table
 
-__all__ = ["JsonFormatter", "audit", "describe", "log_event", "table_of"]
+__all__ = ["JsonFormatter", "audit", "describe", "log_event", "settle", "table_of"]
 
 
 def table_of(text: str) -> str | None:
@@ -48,3 +55,17 @@ def audit(uri: str) -> list[str]:
         commits = snapshot.history(10, operation="WRITE")
         assert_type(commits, list[dk.Commit])
     return [commit.operation or "" for commit in commits]
+
+
+def settle(uri: str) -> None:
+    settings = Settings(
+        pool=PoolSettings(size=3), sql=SqlSettings(schema="error"), data_path="/lake"
+    )
+    dk.connect(uri, settings=settings).close()
+    dk.connect(uri, settings, pool=PoolSettings(connect_timeout=2.5)).close()
+    dk.connect(uri, settings={"pool": {"size": 2}, "cache": {"snapshots": 0}}).close()
+    sections: SettingsDict = {"mirror": MirrorSettings(mode="external")}
+    dk.connect(uri, **sections).close()
+    dk.connect(uri, sql={"schema": "error", "password": None}).close()
+    assert_type(dk.connect(uri).init(), bool)
+    dk.close()

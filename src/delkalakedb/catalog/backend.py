@@ -7,7 +7,7 @@ errors mean. All SQL is in `.sql` files; everything above speaks to a `Session`.
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from delkalakedb.errors import (
     CatalogError,
+    CatalogNotFoundError,
     CatalogSchemaError,
-    CatalogUnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -41,8 +41,11 @@ __all__ = [
     "StoredRows",
     "Write",
     "find_inode",
+    "is_empty",
+    "lacks_file",
     "listed",
     "load_backend",
+    "no_catalog",
     "other_version",
     "unfit",
 ]
@@ -201,6 +204,10 @@ class Backend(ABC):
     # What tells its database from others, and how much of its tables may be kept.
     key: tuple[object, ...] = ()
     cache: "CacheSettings | None" = None
+    # Those of the first catalog that the process opened on the database.
+    settings: "Settings | None" = None
+    # Whether a catalog was found in the database, or made there.
+    has_catalog: bool = False
     # Gone when closed: kept open for the life of the process.
     ephemeral: bool = False
 
@@ -209,36 +216,26 @@ class Backend(ABC):
     def identity(cls, uri: "Uri") -> tuple[object, ...]:
         """What tells one database from another."""
 
-    @classmethod
-    def is_absent(cls, uri: "Uri") -> bool:
-        """Whether the database isn't there, and would be made if it was opened.
-
-        Where that can't be told, it is unavailable.
-        """
-        return False
-
-    @classmethod
-    def _lacks_file(cls, uri: "Uri") -> bool:
-        """`is_absent` of a file: it isn't in its folder, but that is there."""
-        try:
-            try:
-                os.stat(uri.database)
-            except FileNotFoundError:
-                os.stat(os.path.dirname(os.path.realpath(uri.database)))
-                return True
-        except OSError as error:
-            raise CatalogUnavailableError(
-                f"{uri.catalog}: {error.strerror}: {error.filename}"
-            ) from error
-        return False
-
     @abstractmethod
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
         """Prepare to connect; the database is reached on first use."""
 
+    def check_open(self) -> None:  # noqa: B027
+        """Refuse use after the end, where nothing else would notice it."""
+
+    def is_absent(self) -> bool:
+        """Whether the database isn't there, and can be made."""
+        return False
+
+    def make_database(self) -> None:  # noqa: B027
+        """Create the database if there is none; nothing where a server has it."""
+
     @abstractmethod
     def reading(self) -> AbstractContextManager[Session]:
-        """A session for reads; each statement sees what was ratified before it."""
+        """A session for reads; each statement sees what was ratified before it.
+
+        A database that isn't there is a `CatalogNotFoundError`, and isn't created.
+        """
 
     @abstractmethod
     def writing(
@@ -318,7 +315,7 @@ class Backend(ABC):
         return False
 
     def start_anew(self) -> None:  # noqa: B027
-        """Have a database that is gone made again when it is next used."""
+        """Forget a database that is gone; another one may be made in its place."""
 
     @abstractmethod
     def close(self) -> None:
@@ -337,6 +334,32 @@ def other_version(name: str, found: int, known: int) -> CatalogSchemaError:
 def unfit(name: str, error: Exception) -> CatalogError:
     """What to say of a value that a driver didn't take."""
     return CatalogError(f"{name}: the database can't hold a value: {error}")
+
+
+def no_catalog(
+    backend: Backend, name: str, reason: str = "", *, writes_create: bool = True
+) -> CatalogNotFoundError:
+    """What to say of a database without a catalog, and how to make one."""
+    how = "make it with `deltasql init`, or by writing a first table"
+    if not writes_create:
+        how = "make it with `deltasql init`; a write doesn't, with sql.schema = error"
+    told = f" ({reason})" if reason else ""
+    error = CatalogNotFoundError(f"there is no catalog at {name}{told}; {how}")
+    error.without_database = backend.is_absent()
+    return error
+
+
+def lacks_file(path: "str | Path") -> bool:
+    """Whether a database file isn't in its folder; a folder has to be there."""
+    file = os.path.realpath(path)
+    return not os.path.lexists(file) and os.path.isdir(os.path.dirname(file))
+
+
+def is_empty(path: "str | Path") -> bool:
+    """Whether a database file has nothing in it yet."""
+    with suppress(OSError):
+        return os.stat(path).st_size == 0
+    return False
 
 
 def find_inode(path: "str | Path") -> int | None:

@@ -5,17 +5,27 @@ replace what was there. The tables are made by the migrations of the version tha
 backup has, so that one of an older version can be restored, and upgraded after that.
 """
 
+import dataclasses
 import os
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from delkalakedb.catalog.backend import Backend, Run, Session, StoredRows
+from delkalakedb.catalog.backend import (
+    Backend,
+    Run,
+    Session,
+    StoredRows,
+    no_catalog,
+)
 from delkalakedb.catalog.migrations import (
     catalog_tables,
+    find_schema_version,
     latest_schema_version,
     load_schema_version,
     migrate,
@@ -69,7 +79,7 @@ def back_up(uri: "Uri", settings: "Settings", file: str | os.PathLike[str]) -> B
     with using_backend(uri, settings) as backend:
         version, tables = _look(backend)
         if not version:
-            raise CatalogSchemaError(f"{uri}: there is no catalog to back up")
+            raise no_catalog(backend, str(uri))
         part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
         try:
             backend.back_up(part, catalog_tables(backend.engine, version))
@@ -95,9 +105,11 @@ def load_tables(uri: "Uri", settings: "Settings") -> dict[str, int]:
 
 
 def _look(backend: Backend) -> tuple[int, dict[str, int]]:
+    version = find_schema_version(backend)
+    if not version:
+        return 0, {}
     with backend.reading() as session:
-        version = load_schema_version(backend, session)
-        return version, _versions(session) if version else {}
+        return version, _versions(session)
 
 
 def restore_backup(
@@ -121,7 +133,7 @@ def restore_backup(
     if not path.is_file():
         raise CatalogError(f"{path}: there is no such file")
     with (
-        using_backend(uri, settings) as backend,
+        _database(uri, settings, dry_run=dry_run) as backend,
         backend.open_backup(path) as stored,
         suppress(_UndoneError),
         backend.writing(any_version=True) as session,
@@ -130,6 +142,19 @@ def restore_backup(
         if dry_run:
             raise _UndoneError
     return found
+
+
+@contextmanager
+def _database(uri: "Uri", settings: "Settings", *, dry_run: bool) -> Iterator[Backend]:
+    """The database, made where there is none; for a dry run somewhere else."""
+    with ExitStack() as held:
+        backend = held.enter_context(using_backend(uri, settings))
+        if dry_run and backend.is_absent():
+            folder = held.enter_context(TemporaryDirectory(prefix="delkalakedb-"))
+            elsewhere = dataclasses.replace(uri, database=f"{folder}/catalog")
+            backend = held.enter_context(using_backend(elsewhere, settings))
+        backend.make_database()
+        yield backend
 
 
 def _restore(

@@ -6,22 +6,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from functools import lru_cache
+from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delkalakedb.catalog.backend import Backend
+from delkalakedb.catalog.backend import Backend, no_catalog
 from delkalakedb.catalog.head import Head, Identity, parse_head
 from delkalakedb.catalog.listing import list_files
-from delkalakedb.catalog.migrations import ensure_schema
+from delkalakedb.catalog.migrations import ensure_schema, find_schema_version
 from delkalakedb.catalog.outbox import Lease, Outbox
 from delkalakedb.catalog.plan import plan
 from delkalakedb.catalog.ratify import CLIENT, SqlTxnLogWriter
 from delkalakedb.catalog.reader import SqlTxnLogReader
-from delkalakedb.catalog.registry import acquire_backend, release_backend
+from delkalakedb.catalog.registry import Share
 from delkalakedb.catalog.retention import (
     Expired,
     check_kept,
@@ -39,6 +40,7 @@ from delkalakedb.uri import Uri, parse_uri
 
 if TYPE_CHECKING:
     from delkalakedb.config import Settings
+    from delkalakedb.settings import SettingsDict
 
 __all__ = ["Catalog", "Snapshot", "connect"]
 
@@ -106,11 +108,7 @@ class Snapshot:
         """
         names = [field.name for field in fields(File)]
         names.remove("removed_version")
-        for batch in self.files(where, columns=names):
-            for row in batch.to_pylist():
-                for name in ("partition_values", "tags", "deletion_vector"):
-                    row[name] = row[name] and msgspec.json.decode(row[name])
-                yield File(**row)
+        return chain.from_iterable(map(_files_of, self.files(where, columns=names)))
 
     def add_actions(
         self, where: Filter | None = None, *, flatten: bool = False
@@ -174,6 +172,8 @@ class Snapshot:
         return self._log.domains_at(self._head)
 
     def _files(self, where: Filter | None, schema: pa.Schema) -> pa.RecordBatchReader:
+        # Now rather than when the first file is read.
+        self._backend.check_open()
         if where is None:
             batches = list_files(self._backend, self._head, schema)
         else:
@@ -197,15 +197,51 @@ class Catalog:
     def __init__(self, uri: Uri, settings: "Settings") -> None:
         self.uri = uri
         self.settings = settings
-        self.backend = acquire_backend(uri, settings)
-        self._closed = False
+        self._share = Share(uri, settings)
+        # For what is made from the catalog: a backend that is closed with it.
+        self._own = cast(Backend, self._share)
         self._writer = SqlTxnLogWriter(self.backend, settings)
-        create = settings.sql.schema_policy == "create_if_missing"
         try:
-            ensure_schema(self.backend, str(uri), create=create, client=CLIENT)
+            self._find()
         except BaseException:
             self.close()
             raise
+
+    def _find(self) -> None:
+        """Look for the catalog in its database; one that is outdated is upgraded."""
+        creates = self.settings.sql.schema_policy == "create_if_missing"
+        if version := find_schema_version(self.backend):
+            self._ensure(version, create=creates)
+        elif not creates:
+            raise no_catalog(self.backend, str(self.uri), writes_create=False)
+
+    def _ensure(self, version: int, *, create: bool) -> None:
+        name = str(self.uri)
+        ensure_schema(self.backend, name, version, create=create, client=CLIENT)
+        self.backend.has_catalog = True
+
+    @property
+    def backend(self) -> Backend:
+        """The process's backend for the database, while the catalog is open."""
+        self._share.check_open()
+        return self._share.shared
+
+    @property
+    def closed(self) -> bool:
+        """Whether the catalog was closed."""
+        return self._share.closed
+
+    def init(self) -> bool:
+        """Create the catalog in its database, unless it is there; whether it was done.
+
+        A first write does the same, unless `sql.schema` is `error`.
+        """
+        if not self.backend.has_catalog:
+            self._find()
+        if self.backend.has_catalog:
+            return False
+        self._ensure(0, create=True)
+        return True
 
     def tables(self) -> list[Table]:
         """Every table at its latest version, by name."""
@@ -240,11 +276,12 @@ class Catalog:
             if version is not None:
                 raise DeltaError(f"{name}: give a version or a timestamp, not both")
             version = log.version_at(timestamp_ms)
-        return Snapshot(self.backend, log.head(version))
+        return Snapshot(self._own, log.head(version))
 
     def log(self, name: str, identity: Identity | None = None) -> SqlTxnLogReader:
         """A table's transaction log, as the catalog has it."""
-        return SqlTxnLogReader(self.backend, name, identity)
+        self._share.check_open()
+        return SqlTxnLogReader(self._own, name, identity)
 
     def ratify(
         self,
@@ -261,6 +298,9 @@ class Catalog:
             seen: the table as the caller saw it. An append to a table that is still so
                 takes one round trip where asking would take another.
         """
+        self._share.check_open()
+        if any(commit.location is not None for commit in staged):
+            self.init()
         head = None if seen is None else seen._head
         return self._writer.ratify(staged, leases, head)
 
@@ -311,7 +351,8 @@ class Catalog:
 
     def default_location(self, name: str) -> str:
         """Where a table is created that was given no location."""
-        folder = self.settings.data_path or self.backend.default_data_path
+        folder = self.backend.default_data_path
+        folder = self.settings.data_path or folder
         if folder is None:
             raise DeltaError(
                 f"{name}: no location for a new table; add ?location=... (its "
@@ -320,12 +361,14 @@ class Catalog:
         return f"{folder.rstrip('/')}/{_folder_name(name)}"
 
     def close(self) -> None:
-        """Let go of the database; the last one out closes its connections."""
-        if not self._closed:
-            self._closed = True
-            release_backend(self.backend)
+        """Let go of the database; the last one out closes its connections.
+
+        The catalog, and what was made from it, refuses all use from then on.
+        """
+        self._share.close()
 
     def __enter__(self) -> Self:
+        self._share.check_open()
         return self
 
     def __exit__(
@@ -337,15 +380,27 @@ class Catalog:
         self.close()
 
     @classmethod
-    def of(cls, uri: str | Uri, **settings: Any) -> Self:
+    def of(
+        cls,
+        uri: str | Uri,
+        settings: "Settings | SettingsDict | None" = None,
+        **sections: Unpack["SettingsDict"],
+    ) -> Self:
         """The catalog that `connect` opens."""
         from delkalakedb.config import load_settings
 
         parsed = (parse_uri(uri) if isinstance(uri, str) else uri).catalog
-        return cls(parsed, load_settings(uri=parsed, **settings))
+        return cls(parsed, load_settings(uri=parsed, settings=settings, **sections))
 
     def __repr__(self) -> str:
         return f"Catalog({str(self.uri)!r})"
+
+
+def _files_of(batch: pa.RecordBatch) -> Iterator[File]:
+    for row in batch.to_pylist():
+        for name in ("partition_values", "tags", "deletion_vector"):
+            row[name] = row[name] and msgspec.json.decode(row[name])
+        yield File(**row)
 
 
 @lru_cache(maxsize=256)
@@ -370,11 +425,19 @@ def _folder_name(table: str) -> str:
     )
 
 
-def connect(uri: str | Uri, **settings: Any) -> Catalog:
+def connect(
+    uri: str | Uri,
+    settings: "Settings | SettingsDict | None" = None,
+    **sections: Unpack["SettingsDict"],
+) -> Catalog:
     """Open the catalog that a `deltasql://` URI names.
+
+    A catalog that isn't there yet is made by its first write, or by `init`.
 
     Args:
         uri: a URI without a table; one with a table names its catalog.
-        settings: sections of the configuration, such as `pool={"size": 10}`.
+        settings: a `Settings`, of which counts what was set in it.
+        sections: sections of the configuration, such as `pool={"size": 10}` or
+            `pool=PoolSettings(size=10)`; they come before `settings`.
     """
-    return Catalog.of(uri, **settings)
+    return Catalog.of(uri, settings, **sections)

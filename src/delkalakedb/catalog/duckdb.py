@@ -25,6 +25,9 @@ from delkalakedb.catalog.backend import (
     StoredRows,
     Write,
     find_inode,
+    is_empty,
+    lacks_file,
+    no_catalog,
     unfit,
 )
 from delkalakedb.catalog.cache import Cache
@@ -87,10 +90,6 @@ class DuckDBBackend(Backend):
         memory = uri.database == ":memory:"
         return (uri.database if memory else os.path.realpath(uri.database),)
 
-    @classmethod
-    def is_absent(cls, uri: "Uri") -> bool:
-        return uri.database != ":memory:" and cls._lacks_file(uri)
-
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
         self.name = str(uri)
         self._path = uri.database
@@ -101,7 +100,6 @@ class DuckDBBackend(Backend):
             self.default_data_path = f"{path.with_suffix('')}_tables"
         self._heads = self.heads = Cache[Head](settings.cache.snapshots)
         self._parsed: dict[str, duckdb.Statement] = {}
-        self._create = settings.sql.schema_policy == "create_if_missing"
         self._lock_timeout_s = settings.pool.lock_timeout
         self._pid = os.getpid()
         self._inode: int | None = None
@@ -276,14 +274,29 @@ class DuckDBBackend(Backend):
             root.close()
         self._heads.forget()
 
+    def is_absent(self) -> bool:
+        return not self.ephemeral and lacks_file(self._path)
+
+    def make_database(self) -> None:
+        self._check_process()
+        with self._mapped(), self._opening:
+            if self._root is None:
+                self._attach()
+
     def _connect(self) -> duckdb.DuckDBPyConnection:
         with self._opening:
             if self._root is None:
-                self._root = self._open()
-                self._inode = find_inode(self._path)
+                if self.is_absent() or (not self.ephemeral and is_empty(self._path)):
+                    raise no_catalog(self, self.name)
+                self._attach()
+            assert self._root is not None
             connection = self._root.cursor()
         connection.execute("USE catalog")
         return connection
+
+    def _attach(self) -> None:
+        self._root = self._open()
+        self._inode = find_inode(self._path)
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         root = duckdb.connect(":memory:")
@@ -296,8 +309,6 @@ class DuckDBBackend(Backend):
             if self._path == ":memory:":
                 root.execute("ATTACH ':memory:' AS catalog")
             else:
-                if not self._create and not Path(self._path).exists():
-                    raise CatalogUnavailableError(f"{self.name}: there is no such file")
                 path = self._path.replace("'", "''")
                 root.execute(f"ATTACH '{path}' AS catalog {self._format()}")
         except duckdb.IOException as error:
@@ -329,8 +340,16 @@ class DuckDBBackend(Backend):
             raise unfit(self.name, error) from error
         except (duckdb.IOException, duckdb.FatalException) as error:
             raise CatalogUnavailableError(f"{self.name}: {error}") from error
+        except duckdb.CatalogException as error:
+            if self._lacks_catalog():
+                raise no_catalog(self, self.name) from error
+            raise CatalogError(f"{self.name}: {error}") from error
         except duckdb.Error as error:
             raise CatalogError(f"{self.name}: {error}") from error
+
+    def _lacks_catalog(self) -> bool:
+        with self._pool.connection() as connection:
+            return not self.find_catalog(_DuckDBSession(connection, self._parsed))
 
 
 # A database instance has threads, and a fork leaves them behind.

@@ -6,11 +6,12 @@ from typing import Any
 
 from delkalakedb.catalog.backend import Backend, Insert, Session, other_version
 from delkalakedb.catalog.statements import load_migrations, split_script
-from delkalakedb.errors import CatalogSchemaError
+from delkalakedb.errors import CatalogNotFoundError, CatalogSchemaError
 
 __all__ = [
     "catalog_tables",
     "ensure_schema",
+    "find_schema_version",
     "latest_schema_version",
     "load_schema_version",
     "migrate",
@@ -36,14 +37,23 @@ def load_schema_version(backend: Backend, session: Session) -> int:
     return _version(session) if backend.find_catalog(session) else 0
 
 
-def ensure_schema(backend: Backend, name: str, *, create: bool, client: str) -> None:
+def find_schema_version(backend: Backend) -> int:
+    """The catalog's schema version; 0 where there is no catalog, or no database."""
+    try:
+        with backend.reading() as session:
+            return load_schema_version(backend, session)
+    except CatalogNotFoundError:
+        return 0
+
+
+def ensure_schema(
+    backend: Backend, name: str, current: int, *, create: bool, client: str
+) -> None:
     """Create or upgrade the catalog, or refuse one that this version can't use.
 
     All of it is one transaction, and rivals wait: of twenty processes that start at
     once one creates the tables and the others find them.
     """
-    with backend.reading() as session:
-        current = load_schema_version(backend, session)
     if _up_to_date(current, backend, name):
         return
     if not create:
@@ -52,6 +62,7 @@ def ensure_schema(backend: Backend, name: str, *, create: bool, client: str) -> 
             f"{latest_schema_version(backend.engine)} and sql.schema = error; "
             "set sql.schema = create_if_missing, or upgrade it"
         )
+    backend.make_database()
     with backend.writing(any_version=True) as session:
         backend.prepare(session)
         current = load_schema_version(backend, session)

@@ -87,6 +87,7 @@ class PendingSnapshot(Snapshot):
         return kept + len(self._added)
 
     def _files(self, where: Filter | None, schema: pa.Schema) -> pa.RecordBatchReader:
+        self._backend.check_open()
         predicate = None if where is None else self._predicate(where)
         batches = self._overlaid(predicate, schema)
         return pa.RecordBatchReader.from_batches(schema, batches)

@@ -33,6 +33,7 @@ from delkalakedb.catalog.backend import (
     Session,
     StoredRows,
     Write,
+    no_catalog,
     unfit,
 )
 from delkalakedb.catalog.packing import Packing
@@ -244,7 +245,10 @@ class PostgresBackend(Backend):
         return map(packing.unpack, self.batches(sql, params, packing.schema))
 
     def find_catalog(self, session: Session) -> bool:
-        return bool(session.query("find_catalog", {"schema": self._schema}))
+        found = bool(session.query("find_catalog", {"schema": self._schema}))
+        # Another process may have made it again.
+        self._gone = self._gone and not found
+        return found
 
     def prepare(self, session: Session) -> None:
         # The lock comes first: two CREATE SCHEMA IF NOT EXISTS at once can collide.
@@ -365,7 +369,10 @@ class PostgresBackend(Backend):
                 self.check_version(session)
             raise CatalogError(f"{self.name}: {error}") from error
         except psycopg.Error as error:
-            self._gone = self._gone or error.sqlstate in _NO_CATALOG
+            if error.sqlstate in _NO_CATALOG:
+                self._gone = True
+                reason = str(error).partition("\n")[0]
+                raise no_catalog(self, self.name, reason) from error
             lost = isinstance(error, psycopg.OperationalError)
             raise _map_error(self.name, error, error.sqlstate, lost) from error
 

@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -22,6 +22,9 @@ from delkalakedb.catalog.backend import (
     StoredRows,
     Write,
     find_inode,
+    is_empty,
+    lacks_file,
+    no_catalog,
     unfit,
 )
 from delkalakedb.catalog.packing import Packing
@@ -47,6 +50,8 @@ _BATCH_ROWS = 20_000
 _FETCH_ROWS = 250
 _BACKUP_PAGES = 4096
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+# A file, or one beside it, that may not be written to or created.
+_FORBIDDEN = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
 _UNAVAILABLE = {
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_CORRUPT,
@@ -61,6 +66,8 @@ _UNAVAILABLE = {
 class _Connection(sqlite3.Connection):
     inode: int | None
     durable: bool | None = None
+    # Of a database that can't be written to: what its files were when it was opened.
+    stamp: tuple[object, ...] | None = None
 
 
 class SqliteBackend(Backend):
@@ -75,10 +82,6 @@ class SqliteBackend(Backend):
     def identity(cls, uri: "Uri") -> tuple[object, ...]:
         return (os.path.realpath(uri.database),)
 
-    @classmethod
-    def is_absent(cls, uri: "Uri") -> bool:
-        return cls._lacks_file(uri)
-
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
         if uri.database == ":memory:":
             raise CatalogError(
@@ -89,7 +92,6 @@ class SqliteBackend(Backend):
         self._inode: int | None = None
         self.default_data_path = f"{self._path.with_suffix('')}_tables"
         self._lock_timeout_s = settings.pool.lock_timeout
-        self._create = settings.sql.schema_policy == "create_if_missing"
         self._pool: Pool[_Connection] = Pool(
             self._connect,
             close=_Connection.close,
@@ -196,11 +198,31 @@ class SqliteBackend(Backend):
     def close(self) -> None:
         self._pool.close()
 
+    def is_absent(self) -> bool:
+        return lacks_file(self._path)
+
+    def make_database(self) -> None:
+        with self._mapped():
+            self._open("mode=rwc", self._enter_wal).close()
+
     def _connect(self) -> _Connection:
-        # One that was removed is made again by who names it, not by an old handle.
-        mode = "rwc" if self._create and self._inode is None else "rw"
+        # One that was removed is another handle's to make again.
+        if self._inode is None and (self.is_absent() or is_empty(self._path)):
+            raise no_catalog(self, self.name)
+        try:
+            connection = self._open("mode=rw", self._enter_wal)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _FORBIDDEN or self._is_writable():
+                raise
+            connection = self._open_read_only()
+        connection.inode = self._inode = find_inode(self._path)
+        return connection
+
+    def _open(
+        self, options: str, prepare: Callable[[_Connection], object]
+    ) -> _Connection:
         connection = sqlite3.connect(
-            f"{self._path.as_uri()}?mode={mode}",
+            f"{self._path.as_uri()}?{options}",
             uri=True,
             timeout=self._lock_timeout_s,
             isolation_level=None,
@@ -208,13 +230,41 @@ class SqliteBackend(Backend):
             factory=_Connection,
         )
         try:
-            self._enter_wal(connection)
+            prepare(connection)
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.inode = self._inode = find_inode(self._path)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _open_read_only(self) -> _Connection:
+        """A connection to files that can't be changed, nor others made beside them.
+
+        SQLite wants to share an index of the log with writers. Where there is no such
+        file there are no writers: the index is made in memory, without locks.
+        """
+        stamp = self._stamp()
+        try:
+            connection = self._open("mode=ro", _try_read)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _FORBIDDEN:
+                raise
+            options = "mode=ro&vfs=unix-none" if self._has_log() else "immutable=1"
+            connection = self._open(options, _try_read_alone)
+        connection.stamp = stamp
+        return connection
+
+    def _has_log(self) -> bool:
+        log = Path(f"{self._path}-wal")
+        return log.exists() and log.stat().st_size > 0
+
+    def _is_writable(self) -> bool:
+        return all(os.access(path, os.W_OK) for path in (self._path, self._path.parent))
+
+    def _stamp(self) -> tuple[object, ...]:
+        """What changes when somebody who can writes to the files."""
+        found = [_stamp_of(f"{self._path}{end}") for end in ("", "-wal")]
+        return (self._is_writable(), *found)
 
     def _set_synchronous(self, connection: _Connection, durable: bool) -> None:
         if connection.durable is not durable:
@@ -238,7 +288,8 @@ class SqliteBackend(Backend):
     def _healthy(self, connection: _Connection) -> bool:
         """Whether the connection is idle and its file is still the one at the path."""
         there = find_inode(self._path) == connection.inode
-        return there and not connection.in_transaction
+        same = connection.stamp is None or connection.stamp == self._stamp()
+        return there and same and not connection.in_transaction
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:
@@ -255,7 +306,31 @@ class SqliteBackend(Backend):
                 ) from error
             if code in _UNAVAILABLE:
                 raise CatalogUnavailableError(f"{self.name}: {error}") from error
+            if code == sqlite3.SQLITE_ERROR and self._lacks_catalog():
+                raise no_catalog(self, self.name) from error
             raise CatalogError(f"{self.name}: {error}") from error
+
+    def _lacks_catalog(self) -> bool:
+        with suppress(sqlite3.Error), self._pool.connection() as connection:
+            return not connection.execute(self.statements["find_catalog"]).fetchall()
+        return False
+
+
+def _stamp_of(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _try_read(connection: _Connection) -> None:
+    connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+
+
+def _try_read_alone(connection: _Connection) -> None:
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    _try_read(connection)
 
 
 def _by_row(

@@ -19,7 +19,7 @@ from delkalakedb.catalog.head import FILES_PER_TABLE, Head, parse_head
 from delkalakedb.catalog.names import check_place
 from delkalakedb.catalog.outbox import Mirror, find_mirror
 from delkalakedb.catalog.transaction import lock_queries
-from delkalakedb.errors import MirrorError, TableExistsError
+from delkalakedb.errors import CatalogNotFoundError, MirrorError, TableExistsError
 from delkalakedb.model.codec import encode_struct
 from delkalakedb.model.txnlog import Staged
 
@@ -49,8 +49,11 @@ _METADATA = 15
 
 def find_table_at(catalog: Catalog, location: str) -> str | None:
     """The name of the table at a location; one that is only staged has none."""
-    with catalog.backend.reading() as session:
-        rows = session.query("load_staged", {"location": location})
+    try:
+        with catalog.backend.reading() as session:
+            rows = session.query("load_staged", {"location": location})
+    except CatalogNotFoundError:
+        return None
     return str(rows[0][1]) if rows and rows[0][4] >= 0 else None
 
 
@@ -74,6 +77,7 @@ class StagedTable:
         self.name = name
         self._token = random.getrandbits(62)
         check_place(name, location)
+        catalog.init()
         # A control character: no name in a URI has one.
         label = f"\x1f{source}\x1f{name}"
         stale = self._begin(label, location)

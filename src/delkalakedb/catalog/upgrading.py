@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from delkalakedb.catalog.backend import no_catalog
 from delkalakedb.catalog.migrations import (
     ensure_schema,
+    find_schema_version,
     latest_schema_version,
-    load_schema_version,
 )
 from delkalakedb.catalog.ratify import CLIENT
 from delkalakedb.catalog.registry import using_backend
-from delkalakedb.errors import CatalogSchemaError
 
 if TYPE_CHECKING:
     from delkalakedb.config import Settings
@@ -34,14 +34,15 @@ class SchemaVersions:
 
 def load_versions(uri: "Uri", settings: "Settings") -> SchemaVersions:
     """The schema versions; an error where there is no catalog."""
-    with using_backend(uri, settings) as backend, backend.reading() as session:
-        current = load_schema_version(backend, session)
-    if not current:
-        raise CatalogSchemaError(f"{uri}: there is no catalog to upgrade")
+    with using_backend(uri, settings) as backend:
+        current = find_schema_version(backend)
+        if not current:
+            raise no_catalog(backend, str(uri))
     return SchemaVersions(current, latest_schema_version(uri.engine))
 
 
 def upgrade_catalog(uri: "Uri", settings: "Settings") -> None:
     """Apply the migrations that are missing, all or none; refuses a newer catalog."""
     with using_backend(uri, settings) as backend:
-        ensure_schema(backend, str(uri), create=True, client=CLIENT)
+        current = find_schema_version(backend)
+        ensure_schema(backend, str(uri), current, create=True, client=CLIENT)

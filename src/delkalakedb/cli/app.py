@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -115,7 +115,7 @@ class App:
         return progress(sys.stderr, title, quiet=self.quiet)
 
 
-def _policy(create: bool) -> str:
+def _policy(create: bool) -> Literal["create_if_missing", "error"]:
     return "create_if_missing" if create else "error"
 
 

@@ -56,6 +56,8 @@ def _code(error: Exception) -> int:
         return USAGE
     if isinstance(error, errors.CatalogUnavailableError):
         return UNREACHABLE
+    if isinstance(error, errors.CatalogNotFoundError) and error.without_database:
+        return UNREACHABLE
     if isinstance(error, errors.CommitFailedError | errors.CatalogBusyError):
         return CONFLICT
     return FAILED

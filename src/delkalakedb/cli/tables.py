@@ -23,17 +23,11 @@ def init(app: App) -> None:
     Tables without a location of their own go to the URI's ?data_path=, or for SQLite
     and DuckDB to a folder beside the database.
     """
-    from delkalakedb.catalog.migrations import load_schema_version
-    from delkalakedb.errors import CatalogSchemaError, CatalogUnavailableError
+    from delkalakedb.catalog.migrations import find_schema_version
 
-    created = False
-    try:
-        app.connect().close()
-    except (CatalogSchemaError, CatalogUnavailableError):
-        created = True
     with app.connect(create=True) as catalog:
-        with catalog.backend.reading() as session:
-            version = load_schema_version(catalog.backend, session)
+        created = catalog.init()
+        version = find_schema_version(catalog.backend)
         data_path = catalog.settings.data_path or catalog.backend.default_data_path
         record = {
             "catalog": str(catalog.uri),

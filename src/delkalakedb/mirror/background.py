@@ -78,6 +78,8 @@ class _Background:
         while (job := self._next()) is not None:
             again = self._attempt(job)
             with self._changed:
+                if job.catalog.closed:
+                    continue
                 key = (id(job.catalog.backend), job.name)
                 if again is not None and not self._ending and key not in self._jobs:
                     job.due = again

@@ -19,9 +19,12 @@ from obstore.exceptions import (
     GenericError,
     NotSupportedError,
 )
+from obstore.store import MemoryStore
 
+from delkalakedb.errors import StorageError
 from delkalakedb.redaction import redact_secrets
 from delkalakedb.storage.base import ObjectMeta, ObjectNotFoundError, Store
+from delkalakedb.storage.forks import Library, count_threads
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta as Found
@@ -163,6 +166,7 @@ class RemoteStore(Store):
 
     @contextmanager
     def _errors(self, path: str) -> Iterator[None]:
+        _obstore.check(self.url)
         with super()._errors(path):
             try:
                 yield
@@ -170,6 +174,17 @@ class RemoteStore(Store):
                 # Servers tell the key that they refuse.
                 error.args = (redact_secrets(str(error), self._secrets),)
                 raise
+
+
+def _has_own_threads() -> bool:
+    """Whether obstore starts its threads here: they are started by the first use."""
+    before = count_threads()
+    obstore.put(MemoryStore(), "tried", b"")
+    after = count_threads()
+    return before is not None and after is not None and after > before
+
+
+_obstore = Library("an object store", _has_own_threads, StorageError)
 
 
 def _meta(found: "Found") -> ObjectMeta:

@@ -4,7 +4,7 @@ Names, order of arguments and results are those of deltalake's own, which calls 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -170,7 +170,8 @@ def convert_to_deltalake(
     check_custom_metadata(options["commit_properties"])
     parsed = parse_uri(uri)
     name, catalog = require_table(parsed), open_catalog(parsed)
-    if name in {table.name for table in catalog.tables()}:
+    with suppress(TableNotFoundError):
+        catalog.table(name)
         raise TableExistsError(f"{name}: a table of this name exists already")
     location = new_location(catalog, name, parsed.location)
     store = open_store(location, storage_options)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Literal
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.backend import Backend, Insert, Run
 from delkalakedb.catalog.care import load_stats
-from delkalakedb.catalog.migrations import latest_schema_version, load_schema_version
+from delkalakedb.catalog.migrations import find_schema_version, latest_schema_version
 from delkalakedb.catalog.outbox import Mirror, Outbox
 from delkalakedb.catalog.registry import using_backend
 from delkalakedb.errors import (
     CatalogBusyError,
     CatalogError,
+    CatalogNotFoundError,
     CatalogPermissionError,
     StorageError,
 )
@@ -52,6 +53,9 @@ class Check:
     advice: str | None = None
 
 
+_NO_CATALOG = Check("schema", "fail", "there is no catalog", "deltasql init")
+
+
 class _UndoneError(Exception):
     """Rolls back what was only tried."""
 
@@ -67,6 +71,10 @@ def examine(uri: "Uri", settings: "Settings") -> Iterator[Check]:
         try:
             yield _connection(backend)
             schema = _schema(backend)
+        except CatalogNotFoundError as error:
+            missing = Check("connection", "fail", str(error), "deltasql init")
+            yield missing if error.without_database else _NO_CATALOG
+            return
         except CatalogError as error:
             yield Check("connection", "fail", str(error), _reachable(error))
             return
@@ -97,12 +105,11 @@ def _reachable(error: CatalogError) -> str:
 
 
 def _schema(backend: Backend) -> Check:
-    with backend.reading() as session:
-        current = load_schema_version(backend, session)
+    current = find_schema_version(backend)
     latest = latest_schema_version(backend.engine)
     detail = f"the catalog has schema version {current}, the package {latest}"
     if not current:
-        return Check("schema", "fail", "there is no catalog", "deltasql init")
+        return _NO_CATALOG
     if current > latest:
         return Check("schema", "fail", detail, "upgrade delkalakedb")
     if current < latest:

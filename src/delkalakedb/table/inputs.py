@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
-from deltalake.fs import DeltaStorageHandler
 
 from delkalakedb.table.files import local_folder
+from delkalakedb.workspace.deltars import StorageHandler, check_delta_rs
 from delkalakedb.workspace.failures import explained
 
 __all__ = ["open_filesystem", "open_input"]
@@ -24,7 +24,7 @@ def open_filesystem(
     """The files below a location; `what` is read, for errors of a remote store."""
     options = None if storage_options is None else dict(storage_options)
     if local_folder(location) is not None:
-        return pa_fs.PyFileSystem(DeltaStorageHandler(location, options, sizes))
+        return pa_fs.PyFileSystem(StorageHandler(location, options, sizes))
     return pa_fs.PyFileSystem(_Remote(what, location, options, sizes))
 
 
@@ -43,7 +43,7 @@ def open_input(
     return filesystem.open_input_file(name)
 
 
-class _Remote(DeltaStorageHandler):
+class _Remote(StorageHandler):
     """deltalake's handler, with errors as the rest of the package has them."""
 
     def __init__(
@@ -61,6 +61,7 @@ class _Remote(DeltaStorageHandler):
         return explained(self._what, Path(self._location), self._location)
 
     def open_input_file(self, path: str) -> pa.PythonFile:
+        check_delta_rs(path)
         with self.explained():
             file = self._handler.open_input_file(path)
         return pa.PythonFile(_RemoteFile(file, self), mode="r")

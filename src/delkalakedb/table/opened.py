@@ -14,7 +14,7 @@ def open_catalog(uri: Uri) -> Catalog:
     # A relative path names another database in another working directory.
     key = uri.catalog, load_backend(uri.engine).identity(uri.catalog)
     catalog = _opened.get(key)
-    if catalog is not None and catalog.backend.is_gone():
+    if catalog is not None and (catalog.closed or catalog.backend.is_gone()):
         _opened.pop(key, None)
         catalog.close()
         catalog = None

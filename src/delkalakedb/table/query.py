@@ -7,6 +7,7 @@ from arro3.core import RecordBatchReader
 
 from delkalakedb.table.raw import SqlRawTable
 from delkalakedb.table.real import Real
+from delkalakedb.workspace.deltars import check_delta_rs
 
 __all__ = ["QueryBuilder"]
 
@@ -31,6 +32,7 @@ class QueryBuilder(deltalake.QueryBuilder):
 
     def execute(self, sql: str) -> RecordBatchReader:
         """Run a query; its rows are computed as they are read."""
+        check_delta_rs("the query")
         reader = super().execute(sql)
         for real in self._reals:
             reader = real.keeping(reader)

@@ -27,6 +27,7 @@ from delkalakedb.table.files import Files, has_vectors, load_files, may_have_vec
 from delkalakedb.table.real import Real, open_changes, open_real
 from delkalakedb.table.upkeep import SqlRawUpkeep
 from delkalakedb.table.writes import SqlRawWrites
+from delkalakedb.workspace.deltars import check_delta_rs
 from delkalakedb.workspace.failures import explained
 
 __all__ = ["SqlRawTable"]
@@ -212,6 +213,7 @@ class SqlRawTable(SqlRawWrites, SqlRawUpkeep):
 
     def real(self) -> Real:
         """deltalake's own handle on the loaded version, never to be committed to."""
+        check_delta_rs(self._name)
         if self._real is None or self._real.version != self.version():
             self._real = open_real(self._catalog, self._snapshot, self._storage_options)
         return self._real

@@ -22,7 +22,6 @@ from deltalake.table import (
 )
 
 from delkalakedb.catalog import Catalog
-from delkalakedb.catalog.backend import load_backend
 from delkalakedb.errors import TableNotFoundError
 from delkalakedb.model.txnlog import State
 from delkalakedb.table.create import create_deltalake
@@ -85,8 +84,6 @@ class DeltaTable(deltalake.DeltaTable):
         )
         uri = parse_uri(str(table_uri))
         name = require_table(uri)
-        if load_backend(uri.engine).is_absent(uri):
-            raise TableNotFoundError(f"{name}: there is no catalog at {uri.catalog}")
         at: Any = version
         number = at if hasattr(at, "__index__") else None
         self._storage_options = storage_options
@@ -159,8 +156,6 @@ class DeltaTable(deltalake.DeltaTable):
             return deltalake.DeltaTable.is_deltatable(table_uri, storage_options)
         uri = parse_uri(str(table_uri))
         name = require_table(uri)
-        if load_backend(uri.engine).is_absent(uri):
-            return False
         return _load_state(open_catalog(uri), name) is not None
 
     def count(self) -> int:

@@ -123,6 +123,8 @@ def make_table_in(
     stage: StageNew = run_new,
 ) -> None:
     """The same in an open catalog, at a location or where it has its tables."""
+    # Before files are written for it.
+    catalog.backend.check_open()
     location = new_location(catalog, name, location)
     made = stage(name, location, operation, storage_options)
     (actions,) = made.commits

@@ -17,11 +17,10 @@ from delkalakedb.errors import (
 )
 from delkalakedb.redaction import redact
 from delkalakedb.storage.base import is_of_store, plain_words
+from delkalakedb.workspace.deltars import is_panic
 
 __all__ = ["explained"]
 
-# A mistake in delta-rs, which is no `Exception`; its class can't be imported.
-_PANIC = "PanicException"
 _Ours = type[DeltaError | StorageError]
 _OURS: dict[type[BaseException], _Ours] = {
     exceptions.CommitFailedError: CommitFailedError,
@@ -45,7 +44,7 @@ def explained(what: str, private: Path, location: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+        if not isinstance(error, Exception) and not is_panic(error):
             raise
         kind = _kind(error)
         if kind is None:

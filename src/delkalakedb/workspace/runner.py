@@ -34,6 +34,7 @@ from delkalakedb.model.paths import check_inside, key_inside, log_path
 from delkalakedb.model.predicate import Predicate
 from delkalakedb.model.vectors import renamed_vector, vector_path
 from delkalakedb.storage.segment import commit_path
+from delkalakedb.workspace.deltars import check_delta_rs
 from delkalakedb.workspace.failures import explained
 from delkalakedb.workspace.features import (
     restored_protocol,
@@ -71,6 +72,7 @@ def run(
     table = snapshot.table
     files = table_files(table.location, storage_options)
     what = f"{table.name}: {operation.name} on version {snapshot.version}"
+    check_delta_rs(what)
     with (
         explained(what, files.work, table.location),
         private_folder(files.ensure_work()) as folder,
@@ -100,8 +102,10 @@ def run_new(
 ) -> Captured[T]:
     """Run the operation that makes a table."""
     files = table_files(location, storage_options)
+    what = f"{name}: {operation.name}"
+    check_delta_rs(what)
     with (
-        explained(f"{name}: {operation.name}", files.work, location),
+        explained(what, files.work, location),
         private_folder(files.ensure_work()) as folder,
     ):
         result = operation.run(str(folder))
