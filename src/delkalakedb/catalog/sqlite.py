@@ -1,15 +1,14 @@
 """SQLite: one file, many processes, one writer at a time."""
 
+from __future__ import annotations
+
 import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from delkalakedb.catalog.backend import (
     UNFIT,
@@ -24,10 +23,7 @@ from delkalakedb.catalog.backend import (
     find_inode,
     unfit,
 )
-from delkalakedb.catalog.packing import Packing
 from delkalakedb.catalog.pool import Pool
-from delkalakedb.catalog.rows import columns_to_batch, to_batch
-from delkalakedb.catalog.sqlite_pages import joined, taken_apart
 from delkalakedb.catalog.statements import load_statements
 from delkalakedb.errors import (
     CatalogBusyError,
@@ -36,6 +32,8 @@ from delkalakedb.errors import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from delkalakedb.config import Settings
     from delkalakedb.uri import Uri
 
@@ -71,14 +69,14 @@ class SqliteBackend(Backend):
     statements = load_statements(engine, placeholder)
 
     @classmethod
-    def identity(cls, uri: "Uri") -> tuple[object, ...]:
+    def identity(cls, uri: Uri) -> tuple[object, ...]:
         return (os.path.realpath(uri.database),)
 
     @classmethod
-    def is_absent(cls, uri: "Uri") -> bool:
+    def is_absent(cls, uri: Uri) -> bool:
         return cls._lacks_file(uri)
 
-    def __init__(self, uri: "Uri", settings: "Settings") -> None:
+    def __init__(self, uri: Uri, settings: Settings) -> None:
         if uri.database == ":memory:":
             raise CatalogError(
                 "sqlite has no shared :memory: database; use duckdb/:memory: or a file"
@@ -130,6 +128,8 @@ class SqliteBackend(Backend):
 
     def files(self, params: Params, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """As for the other engines, but several times as quick as rows would be."""
+        from delkalakedb.catalog.packing import Packing
+
         with self._mapped(), self._pool.connection() as connection:
             # All pages of one state: a file that is removed changes its place.
             connection.execute("BEGIN")
@@ -249,6 +249,8 @@ class SqliteBackend(Backend):
 def _by_row(
     connection: _Connection, sql: str, params: Params, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
+    from delkalakedb.catalog.rows import columns_to_batch
+
     cursor = connection.execute(sql, params)
     columns: list[list[Any]] = [[] for _ in schema]
     while rows := cursor.fetchmany(_FETCH_ROWS):
@@ -264,6 +266,11 @@ def _by_row(
 def _by_page(
     connection: _Connection, page: str, params: Params, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from delkalakedb.catalog.rows import to_batch
+    from delkalakedb.catalog.sqlite_pages import joined, taken_apart
+
     def rows_after(sql: str, after: int) -> list[Row]:
         bounds = {**params, "after": after, "page_rows": _BATCH_ROWS}
         return connection.execute(sql, bounds).fetchall()

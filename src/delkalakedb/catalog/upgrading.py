@@ -8,7 +8,6 @@ from delkalakedb.catalog.migrations import (
     latest_schema_version,
     load_schema_version,
 )
-from delkalakedb.catalog.ratify import CLIENT
 from delkalakedb.catalog.registry import using_backend
 from delkalakedb.errors import CatalogSchemaError
 
@@ -44,4 +43,4 @@ def load_versions(uri: "Uri", settings: "Settings") -> SchemaVersions:
 def upgrade_catalog(uri: "Uri", settings: "Settings") -> None:
     """Apply the migrations that are missing, all or none; refuses a newer catalog."""
     with using_backend(uri, settings) as backend:
-        ensure_schema(backend, str(uri), create=True, client=CLIENT)
+        ensure_schema(backend, str(uri), create=True)

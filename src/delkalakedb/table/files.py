@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +13,8 @@ from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import DeltaError, PredicateError
 from delkalakedb.model.actions import known
 from delkalakedb.model.addactions import ADD_ACTION_COLUMNS
-from delkalakedb.storage import canonical_location
+from delkalakedb.storage import local_folder
+from delkalakedb.table.reads import file_names, file_uris
 
 __all__ = ["Files", "has_vectors", "load_files", "local_folder", "may_have_vectors"]
 
@@ -33,8 +33,7 @@ class Files:
 
     @cached_property
     def _decoded(self) -> list[str]:
-        # Decoded once: the names that the files have.
-        return [unquote(p) if "%" in p else p for p in self.table["path"].to_pylist()]
+        return file_names(self.table["path"].to_pylist())
 
     def paths(self) -> list[str]:
         """The files' names within the table."""
@@ -42,9 +41,7 @@ class Files:
 
     def uris(self) -> list[str]:
         """Where the files are; for those on a local disk a path."""
-        location = canonical_location(self.snapshot.table.location)
-        root = local_folder(location) or location
-        return [p if "://" in p else f"{root}/{p}" for p in self._decoded]
+        return file_uris(self.snapshot.table.location, self._decoded)
 
     def sizes(self) -> dict[str, int]:
         """The files' sizes by name."""
@@ -64,12 +61,6 @@ class Files:
             frozenset((name, each.get(physical) or None) for name, physical in columns)
             for each in values
         )
-
-
-def local_folder(location: str) -> str | None:
-    """The folder of a location on a local disk."""
-    parts = urlsplit(canonical_location(location))
-    return unquote(parts.path) if parts.scheme == "file" else None
 
 
 def may_have_vectors(snapshot: Snapshot) -> bool:
