@@ -7,7 +7,6 @@ compares with the defaults of `Settings`; `Settings` itself is made when asked f
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delkalakedb.uri import Uri
@@ -24,33 +23,33 @@ _NO_SETTINGS = ("DELKALAKEDB_REGISTER", "DELKALAKEDB_TEST_")
 _FILE = "deltalakedb.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class _Sql:
-    schema_policy: str
-    password: None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Pool:
-    size: int = 5
-    connect_timeout: float = 10.0
-    lock_timeout: float = 30.0
-    statement_timeout: None = None
+    size = 5
+    connect_timeout = 10.0
+    lock_timeout = 30.0
+    statement_timeout = None
 
 
-@dataclass(frozen=True, slots=True)
 class _Cache:
-    snapshots: int = 64
-    max_bytes: int = 256 * 1024 * 1024
+    snapshots = 64
+    max_bytes = 256 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+class _Sql:
+    password = None
+
+    def __init__(self, schema_policy: str) -> None:
+        self.schema_policy = schema_policy
+
+
 class PlainSettings:
     """What a backend reads of `Settings`."""
 
-    sql: _Sql
-    pool: _Pool = _Pool()
-    cache: _Cache = _Cache()
+    pool = _Pool
+    cache = _Cache
+
+    def __init__(self, sql: _Sql) -> None:
+        self.sql = sql
 
     def full(self) -> "Settings":
         """Return these settings with all others, which have their defaults, too."""

@@ -13,7 +13,7 @@ from dataclasses import fields
 from datetime import timedelta
 from functools import cached_property, lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, Union, cast
 
 import msgspec
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalog", "Snapshot", "connect"]
 
-Filter: TypeAlias = "str | Sequence[Any] | Predicate"
+Filter = Union[str, Sequence[Any], "Predicate"]
 # Filters that come again and again are parsed once: that takes half of a plan.
 _SHORT = 1000
 # delta-rs takes a folder called %41 for one called A.
