@@ -1,4 +1,4 @@
-"""The settings that opening a catalog needs, where no source holds any setting.
+"""The settings that opening a catalog needs, where only its URI holds any.
 
 Most processes configure nothing, and importing pydantic takes longer than opening a
 table. So a catalog without configuration is opened with the values here, which a test
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from delkalakedb.uri import Uri
-from delkalakedb.uri_options import OPTIONS
 
 if TYPE_CHECKING:
     from delkalakedb.settings import Settings
@@ -21,18 +20,7 @@ _ENV_PREFIX = "DELKALAKEDB_"
 # Variables of ours that hold no setting.
 _NO_SETTINGS = ("DELKALAKEDB_REGISTER", "DELKALAKEDB_TEST_")
 _FILE = "deltalakedb.toml"
-
-
-class _Pool:
-    size = 5
-    connect_timeout = 10.0
-    lock_timeout = 30.0
-    statement_timeout = None
-
-
-class _Cache:
-    snapshots = 64
-    max_bytes = 256 * 1024 * 1024
+_POLICIES = ("create_if_missing", "error")
 
 
 class _Sql:
@@ -42,39 +30,59 @@ class _Sql:
         self.schema_policy = schema_policy
 
 
+class _Pool:
+    size = 5
+    connect_timeout = 10.0
+    lock_timeout = 30.0
+    statement_timeout = None
+
+    def __init__(self, uri: Uri) -> None:
+        self.size = uri.pool_size or self.size
+        self.connect_timeout = uri.connect_timeout or self.connect_timeout
+
+
+class _Cache:
+    snapshots = 64
+    max_bytes = 256 * 1024 * 1024
+
+
 class PlainSettings:
     """What a backend reads of `Settings`."""
 
-    pool = _Pool
     cache = _Cache
 
-    def __init__(self, sql: _Sql) -> None:
-        self.sql = sql
+    def __init__(self, uri: Uri, schema_policy: str) -> None:
+        self._uri = uri
+        self.sql = _Sql(schema_policy)
+        self.pool = _Pool(uri)
 
     def full(self) -> "Settings":
-        """Return these settings with all others, which have their defaults, too."""
-        from delkalakedb.settings import Settings, SqlSettings
+        """Return these settings and all others, which have their defaults."""
+        from delkalakedb.settings import PoolSettings, Settings, SqlSettings
 
-        # Without another look at the sources, which may have changed since.
-        sql = SqlSettings(schema=self.sql.schema_policy)  # type: ignore[arg-type]
-        return Settings.model_construct(sql=sql)
+        uri, policy = self._uri, self.sql.schema_policy
+        given = {"size": uri.pool_size, "connect_timeout": uri.connect_timeout}
+        pool = {name: value for name, value in given.items() if value is not None}
+        place = uri.data_path
+        # Not from its sources again: what they hold may have changed since.
+        return Settings.model_construct(
+            sql=SqlSettings.model_validate({"schema": policy}),
+            pool=PoolSettings.model_validate(pool),
+            data_path=None if (place or "none").lower() == "none" else place,
+        )
 
 
 def plain_settings(uri: Uri, given: Mapping[str, object]) -> PlainSettings | None:
-    """Return the settings of a catalog, or None where a source holds another one.
+    """Return a catalog's settings, or None where more than its URI holds some.
 
     Args:
         uri: the catalog's.
         given: the arguments of `connect`, of which only `sql.schema` is known here.
     """
-    known: dict[str, Mapping[str, object]] = {
-        policy: {"sql": {"schema": policy}} for policy in ("create_if_missing", "error")
-    }
-    policies = [policy for policy, said in known.items() if given in (said, {})]
-    from_uri = any(not OPTIONS[name].tls for name, _ in uri.options)
-    if not policies or from_uri or os.path.exists(_FILE):
+    said = [p for p in _POLICIES if given in ({}, {"sql": {"schema": p}})]
+    if not said or os.path.exists(_FILE):
         return None
     names = (name.upper() for name in os.environ)
     if any(n.startswith(_ENV_PREFIX) and not n.startswith(_NO_SETTINGS) for n in names):
         return None
-    return PlainSettings(_Sql(policies[0]))
+    return PlainSettings(uri, said[0])
