@@ -37,7 +37,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RFC_3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
-# files; of more, Arrow makes the list in less time, its import included
+# files; rows of more would take hundreds of megabytes, of which Arrow needs a part
 _MOST_PLAIN = 200_000
 
 
