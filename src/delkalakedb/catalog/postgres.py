@@ -350,8 +350,7 @@ class PostgresBackend(Backend):
         made = (f"set_config('{n}', {v}, {local})" for n, v in values.items())
         return f"SELECT {', '.join(made)}"
 
-    import pyarrow as pa
-    def _connect_bulk(self) -> "BulkConnection":
+    def _connect_bulk(self) -> BulkConnection:
         from delkalakedb.catalog import postgres_bulk as bulk
 
         with _waiting_for_slot(bulk.OperationalError):
@@ -466,13 +465,13 @@ def _healthy(connection: _Connection) -> bool:
     return True
 
 
-def _is_bulk_healthy(connection: "BulkConnection") -> bool:
+def _is_bulk_healthy(connection: BulkConnection) -> bool:
     from delkalakedb.catalog import postgres_bulk as bulk
 
     return bulk.is_healthy(connection)
 
 
-def _close(connection: "BulkConnection") -> None:
+def _close(connection: BulkConnection) -> None:
     connection.close()
 
 
