@@ -6,13 +6,14 @@ moment of the machine falls on all of them; what counts is the median.
 
 import gc
 import json
+import os
 import random
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -119,6 +120,16 @@ class _Counted:
     def __getattr__(self, name: str) -> Any:
         self._counts[0] += 1
         return getattr(self._session, name)
+
+
+def cpu_seconds(command: Sequence[str]) -> float:
+    """The CPU time, user and system, of a process from its start to its end."""
+    silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    pid = os.posix_spawn(command[0], command, os.environ, file_actions=silent)
+    _, status, used = os.wait4(pid, 0)
+    if status:
+        raise RuntimeError(f"{command} ended with {os.waitstatus_to_exitcode(status)}")
+    return used.ru_utime + used.ru_stime
 
 
 def run_child(*arguments: object) -> dict[str, Any]:

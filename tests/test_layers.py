@@ -14,7 +14,7 @@ LAYERS = (
     ("uri_options",),
     ("uri",),
     ("settings",),
-    ("config", "telemetry"),
+    ("config", "defaults", "telemetry"),
     ("model",),
     ("catalog", "storage"),
     ("mirror",),

@@ -96,7 +96,7 @@ _HOMES = {
     "transaction": "table.multi",
     "unregister": "table.registration",
     "verify": "mirror.verify:verify_uri",
-    "write_deltalake": "table",
+    "write_deltalake": "table.write",
 }
 
 if not TYPE_CHECKING:  # a checker would take every name for one of ours

@@ -20,6 +20,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from delkalakedb.defaults import SettingIgnoredWarning
 from delkalakedb.uri import parse_uri
 from delkalakedb.uri_options import MAX_SECONDS, PLACE, read_place
 
@@ -46,10 +47,6 @@ __all__ = [
     "as_given",
     "describe_keys",
 ]
-
-
-class SettingIgnoredWarning(UserWarning):
-    """A setting without effect: the process has the database open already."""
 
 
 ENV_PREFIX = "DELKALAKEDB_"

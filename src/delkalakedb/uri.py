@@ -16,12 +16,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
-from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
 from delkalakedb.errors import UriError
 from delkalakedb.redaction import MASK, redact, redact_uri
 from delkalakedb.uri_options import OPTIONS, OptionValue, check_options, write_option
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 __all__ = [
     "DEFAULT_HOST",
@@ -139,6 +142,14 @@ class Uri:
 def is_deltasql(text: object) -> bool:
     """Return whether `text` is a string with the `deltasql` scheme."""
     return isinstance(text, str) and text[: len(_PREFIX)].lower() == _PREFIX
+
+
+def entry_points(group: str) -> "EntryPoints":
+    """Return the entry points of a group."""
+    # Imported here, because few processes ask and it brings the email package in.
+    from importlib.metadata import entry_points
+
+    return entry_points(group=group)
 
 
 def supported_engines() -> tuple[str, ...]:

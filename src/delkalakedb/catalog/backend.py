@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from delkalakedb.errors import (
@@ -54,6 +54,12 @@ __all__ = [
 UNFIT = (OverflowError, UnicodeEncodeError)
 Row = tuple[Any, ...]
 Params = Mapping[str, Any]
+# Known without a look at the registry of entry points, which is read from disk.
+_BUILT_IN = {
+    "duckdb": "DuckDBBackend",
+    "postgres": "PostgresBackend",
+    "sqlite": "SqliteBackend",
+}
 # Rows of Arrow arrays that are made Python's at once.
 _LISTED = 1000
 
@@ -373,14 +379,22 @@ def find_inode(path: "str | Path") -> int | None:
 @cache
 def load_backend(engine: str) -> type[Backend]:
     """The backend registered for an engine."""
-    for entry in entry_points(group="delkalakedb.backends"):
-        if entry.name == engine:
-            try:
-                loaded: type[Backend] = entry.load()
-            except ImportError as error:
-                raise CatalogError(
-                    f"the {engine} backend needs a package that isn't installed "
-                    f"({error.name}): pip install 'delkalakedb[{engine}]'"
-                ) from error
-            return loaded
+    try:
+        loaded: type[Backend] = _load_registered(engine)
+    except ImportError as error:
+        raise CatalogError(
+            f"the {engine} backend needs a package that isn't installed "
+            f"({error.name}): pip install 'delkalakedb[{engine}]'"
+        ) from error
+    return loaded
+
+
+def _load_registered(engine: str) -> Any:
+    if engine in _BUILT_IN:
+        module = import_module(f"delkalakedb.catalog.{engine}")
+        return getattr(module, _BUILT_IN[engine])
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="delkalakedb.backends", name=engine):
+        return entry.load()
     raise CatalogError(f"no backend is registered for {engine}")

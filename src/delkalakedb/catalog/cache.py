@@ -4,6 +4,8 @@
 holds the files of versions: these never change, whoever writes.
 """
 
+from __future__ import annotations
+
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -12,11 +14,11 @@ from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import pyarrow as pa
-
 from delkalakedb.catalog.forks import at_fork
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from delkalakedb.catalog.backend import Backend
     from delkalakedb.catalog.head import Head
     from delkalakedb.settings import CacheSettings
@@ -134,7 +136,7 @@ class Listed:
     size_bytes: int
 
     @classmethod
-    def of(cls, backend: "Backend", head: "Head", *what: Hashable) -> "Listed":
+    def of(cls, backend: Backend, head: Head, *what: Hashable) -> Listed:
         """A head's version, or `what` is kept of it beside its files."""
         return cls(
             (backend.key, head.table_id, head.created_at_ms, head.metadata.id, *what),
@@ -184,7 +186,7 @@ class FileLists(Forkable):
             ]
         return max(earlier, key=lambda found: found[0].version, default=None)
 
-    def keep(self, key: Listed, files: pa.Table, bounds: "CacheSettings") -> None:
+    def keep(self, key: Listed, files: pa.Table, bounds: CacheSettings) -> None:
         """Keep a list that fits, and of the others what is within the bounds then."""
         if files.schema and files.column(0).num_chunks > _MAX_PIECES:
             files = files.combine_chunks()

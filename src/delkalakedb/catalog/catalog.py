@@ -1,50 +1,48 @@
-"""A catalog: the tables of one SQL database."""
+"""A catalog: the tables of one SQL database.
+
+What plans, lists files as Arrow, or commits is imported where it is used, because a
+process that opens a table and asks for its names needs none of it.
+"""
+
+from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Union, Unpack, cast
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from delkalakedb.catalog.backend import Backend, no_catalog
 from delkalakedb.catalog.head import Head, Identity, parse_head
-from delkalakedb.catalog.listing import list_files
 from delkalakedb.catalog.migrations import ensure_schema, find_schema_version
-from delkalakedb.catalog.outbox import Lease, Outbox
-from delkalakedb.catalog.plan import plan
-from delkalakedb.catalog.ratify import CLIENT, SqlTxnLogWriter
 from delkalakedb.catalog.reader import SqlTxnLogReader
 from delkalakedb.catalog.registry import Share
-from delkalakedb.catalog.retention import (
-    Expired,
-    check_kept,
-    expire_versions,
-)
-from delkalakedb.catalog.rows import FILES_SCHEMA
+from delkalakedb.defaults import PlainSettings, plain_settings
 from delkalakedb.errors import CommitFailedError, DeltaError
 from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
-from delkalakedb.model.addactions import ADD_ACTION_COLUMNS, add_actions
-from delkalakedb.model.predicate import Predicate, parse_predicate
-from delkalakedb.model.schema import parse_schema
 from delkalakedb.model.tables import Commit, File, Table
-from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 from delkalakedb.uri import Uri, parse_uri
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delkalakedb.catalog.outbox import Lease
+    from delkalakedb.catalog.ratify import SqlTxnLogWriter
+    from delkalakedb.catalog.retention import Expired
     from delkalakedb.config import Settings
+    from delkalakedb.model.predicate import Predicate
+    from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
     from delkalakedb.settings import SettingsDict
 
 __all__ = ["Catalog", "Snapshot", "connect"]
 
-Filter = str | Sequence[Any] | Predicate
+Filter = Union[str, Sequence[Any], "Predicate"]
 # Filters that come again and again are parsed once: that takes half of a plan.
 _SHORT = 1000
 # delta-rs takes a folder called %41 for one called A.
@@ -97,8 +95,17 @@ class Snapshot:
             where: only files that may hold a row that matches.
             columns: only these of the columns; no others are loaded.
         """
-        schema = FILES_SCHEMA if columns is None else _schema(columns)
-        return self._files(where, schema)
+        return self._files(where, _schema(columns))
+
+    def paths(self) -> list[str]:
+        """The files' paths as the log has them, newest commit first, without Arrow."""
+        key = {"table_id": self._head.table_id, "version": self._head.version}
+        with self._backend.reading() as session:
+            rows = session.query("load_paths", key)
+        superseded = self._head.version != self._head.current_version
+        if superseded or len(rows) != self._head.num_files:
+            self._check_kept()
+        return [path for (path,) in rows]
 
     def iter_files(self, where: Filter | None = None) -> Iterator[File]:
         """The files, one by one; being live here, they have no `removed_version`.
@@ -119,6 +126,8 @@ class Snapshot:
             where: only files that may hold a row that matches.
             flatten: one column for each part of a struct, named `min.a` and so on.
         """
+        from delkalakedb.model.addactions import ADD_ACTION_COLUMNS, add_actions
+
         files = self.files(where, columns=ADD_ACTION_COLUMNS)
         return add_actions(files, self.metadata, flatten=flatten)
 
@@ -149,11 +158,13 @@ class Snapshot:
             actor=actor,
         )
         if not found and self._head.version >= 0:
-            check_kept(self._backend, self._head)
+            self._check_kept()
         return found
 
     def num_records(self) -> int | None:
         """How many rows there are; None where the statistics of a file don't say."""
+        import pyarrow.compute as pc
+
         total = 0
         for batch in self.files(columns=["num_records", "deletion_vector"]):
             if batch["num_records"].null_count:
@@ -174,18 +185,32 @@ class Snapshot:
     def _files(self, where: Filter | None, schema: pa.Schema) -> pa.RecordBatchReader:
         # Now rather than when the first file is read.
         self._backend.check_open()
+        import pyarrow as pa
+
         if where is None:
+            from delkalakedb.catalog.listing import list_files
+
             batches = list_files(self._backend, self._head, schema)
         else:
+            from delkalakedb.catalog.plan import plan
+
             predicate = self._predicate(where)
             batches = plan(self._backend, self._head, predicate, schema)
         return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _check_kept(self) -> None:
+        from delkalakedb.catalog.retention import check_kept
+
+        check_kept(self._backend, self._head)
 
     def _predicate(self, where: Filter) -> Predicate:
         schema_string = self.metadata.schema_string
         if isinstance(where, str) and len(where) <= _SHORT:
             return _parse_short(where, schema_string)
         if isinstance(where, str | list | tuple):
+            from delkalakedb.model.predicate import parse_predicate
+            from delkalakedb.model.schema import parse_schema
+
             schema = parse_schema(schema_string)
             return parse_predicate(where, schema, self.metadata.partition_columns)
         return where  # type: ignore[return-value]
@@ -194,13 +219,12 @@ class Snapshot:
 class Catalog:
     """The tables of one SQL database; a context manager that closes its pool."""
 
-    def __init__(self, uri: Uri, settings: "Settings") -> None:
+    def __init__(self, uri: Uri, settings: Settings) -> None:
         self.uri = uri
-        self.settings = settings
+        self._settings = settings
         self._share = Share(uri, settings)
         # For what is made from the catalog: a backend that is closed with it.
         self._own = cast(Backend, self._share)
-        self._writer = SqlTxnLogWriter(self.backend, settings)
         try:
             self._find()
         except BaseException:
@@ -209,16 +233,27 @@ class Catalog:
 
     def _find(self) -> None:
         """Look for the catalog in its database; one that is outdated is upgraded."""
-        creates = self.settings.sql.schema_policy == "create_if_missing"
+        creates = self._settings.sql.schema_policy == "create_if_missing"
         if version := find_schema_version(self.backend):
             self._ensure(version, create=creates)
         elif not creates:
             raise no_catalog(self.backend, str(self.uri), writes_create=False)
 
     def _ensure(self, version: int, *, create: bool) -> None:
-        name = str(self.uri)
-        ensure_schema(self.backend, name, version, create=create, client=CLIENT)
+        ensure_schema(self.backend, str(self.uri), version, create=create)
         self.backend.has_catalog = True
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings that the catalog was opened with."""
+        settings = self._settings
+        return settings.full() if isinstance(settings, PlainSettings) else settings
+
+    @cached_property
+    def _writer(self) -> SqlTxnLogWriter:
+        from delkalakedb.catalog.ratify import SqlTxnLogWriter
+
+        return SqlTxnLogWriter(self.backend, self.settings)
 
     @property
     def backend(self) -> Backend:
@@ -308,6 +343,8 @@ class Catalog:
         self, *staged: Staged, leases: list[Lease] | None = None
     ) -> tuple[Committed | Skipped, ...]:
         """Like `ratify`, but a conflict is a `CommitFailedError`."""
+        from delkalakedb.model.txnlog import Conflicted
+
         outcome = self.ratify(*staged, leases=leases)
         if isinstance(outcome, Conflicted):
             raise CommitFailedError(
@@ -334,6 +371,8 @@ class Catalog:
             before_version: keep this version and all after it, if not more.
             dry_run: only say what would be dropped.
         """
+        from delkalakedb.catalog.retention import expire_versions
+
         millisecond = timedelta(milliseconds=1)
         return expire_versions(
             self.backend,
@@ -346,6 +385,8 @@ class Catalog:
 
     def mirror_state(self, name: str) -> tuple[int, int, str]:
         """The newest published version, the newest ratified one, and the location."""
+        from delkalakedb.catalog.outbox import Outbox
+
         mirror = Outbox(self.backend).load(name)
         return mirror.published_version, mirror.ratified_version, mirror.location
 
@@ -383,13 +424,16 @@ class Catalog:
     def of(
         cls,
         uri: str | Uri,
-        settings: "Settings | SettingsDict | None" = None,
-        **sections: Unpack["SettingsDict"],
+        settings: Settings | SettingsDict | None = None,
+        **sections: Unpack[SettingsDict],
     ) -> Self:
         """The catalog that `connect` opens."""
+        parsed = (parse_uri(uri) if isinstance(uri, str) else uri).catalog
+        plain = plain_settings(parsed, sections) if settings is None else None
+        if plain is not None:
+            return cls(parsed, cast("Settings", plain))
         from delkalakedb.config import load_settings
 
-        parsed = (parse_uri(uri) if isinstance(uri, str) else uri).catalog
         return cls(parsed, load_settings(uri=parsed, settings=settings, **sections))
 
     def __repr__(self) -> str:
@@ -405,10 +449,19 @@ def _files_of(batch: pa.RecordBatch) -> Iterator[File]:
 
 @lru_cache(maxsize=256)
 def _parse_short(where: str, schema_string: str) -> Predicate:
+    from delkalakedb.model.predicate import parse_predicate
+    from delkalakedb.model.schema import parse_schema
+
     return parse_predicate(where, parse_schema(schema_string))
 
 
-def _schema(columns: Iterable[str]) -> pa.Schema:
+def _schema(columns: Iterable[str] | None) -> pa.Schema:
+    import pyarrow as pa
+
+    from delkalakedb.catalog.rows import FILES_SCHEMA
+
+    if columns is None:
+        return FILES_SCHEMA
     columns = list(dict.fromkeys(columns))
     if unknown := sorted(set(columns) - set(FILES_SCHEMA.names)):
         raise DeltaError(
@@ -427,8 +480,8 @@ def _folder_name(table: str) -> str:
 
 def connect(
     uri: str | Uri,
-    settings: "Settings | SettingsDict | None" = None,
-    **sections: Unpack["SettingsDict"],
+    settings: Settings | SettingsDict | None = None,
+    **sections: Unpack[SettingsDict],
 ) -> Catalog:
     """Open the catalog that a `deltasql://` URI names.
 

@@ -1,5 +1,7 @@
 """DuckDB: one file, one process."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import re
@@ -12,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-import pyarrow as pa
 
 from delkalakedb.catalog.backend import (
     UNFIT,
@@ -43,6 +44,8 @@ from delkalakedb.errors import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from delkalakedb.config import Settings
     from delkalakedb.uri import Uri
 
@@ -86,11 +89,11 @@ class DuckDBBackend(Backend):
     statements = load_statements(engine, placeholder)
 
     @classmethod
-    def identity(cls, uri: "Uri") -> tuple[object, ...]:
+    def identity(cls, uri: Uri) -> tuple[object, ...]:
         memory = uri.database == ":memory:"
         return (uri.database if memory else os.path.realpath(uri.database),)
 
-    def __init__(self, uri: "Uri", settings: "Settings") -> None:
+    def __init__(self, uri: Uri, settings: Settings) -> None:
         self.name = str(uri)
         self._path = uri.database
         self.ephemeral = self._path == ":memory:"
@@ -422,7 +425,7 @@ class _DuckDBSession(Session):
         self.made[head.name, None] = head
 
     @contextmanager
-    def aside(self) -> Iterator["_DuckDBSession"]:
+    def aside(self) -> Iterator[_DuckDBSession]:
         """A session with a transaction of its own."""
         with self._connection.cursor() as connection:
             yield _DuckDBSession(connection, self._parsed)
@@ -450,6 +453,8 @@ class _DuckDBSession(Session):
         if len(insert) <= _ARROW_ROWS:
             self._run(*insert.flat("?"))
             return
+        import pyarrow as pa
+
         incoming = pa.table(
             {
                 name: given if isinstance(given, pa.Array) else pa.array(given)

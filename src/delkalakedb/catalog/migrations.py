@@ -46,9 +46,7 @@ def find_schema_version(backend: Backend) -> int:
         return 0
 
 
-def ensure_schema(
-    backend: Backend, name: str, current: int, *, create: bool, client: str
-) -> None:
+def ensure_schema(backend: Backend, name: str, current: int, *, create: bool) -> None:
     """Create or upgrade the catalog, or refuse one that this version can't use.
 
     All of it is one transaction, and rivals wait: of twenty processes that start at
@@ -62,13 +60,16 @@ def ensure_schema(
             f"{latest_schema_version(backend.engine)} and sql.schema = error; "
             "set sql.schema = create_if_missing, or upgrade it"
         )
+    # Imported here, because only a catalog that is made or upgraded needs it.
+    from delkalakedb.catalog.ratify import CLIENT
+
     backend.make_database()
     with backend.writing(any_version=True) as session:
         backend.prepare(session)
         current = load_schema_version(backend, session)
         _up_to_date(current, backend, name)
         latest = latest_schema_version(backend.engine)
-        migrate(backend, session, range(current + 1, latest + 1), client)
+        migrate(backend, session, range(current + 1, latest + 1), CLIENT)
 
 
 def migrate(backend: Backend, session: Session, wanted: range, client: str) -> None:

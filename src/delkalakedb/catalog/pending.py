@@ -61,6 +61,11 @@ class PendingSnapshot(Snapshot):
         """The metadata domains when the transaction looked."""
         return {} if self.read_version < 0 else self._ratified.domains()
 
+    def paths(self) -> list[str]:
+        """The files' paths, those of the transaction first."""
+        kept = [] if self._cleared else self._ratified.paths()
+        return [*self._added, *(path for path in kept if path not in self._gone)]
+
     @property
     def _ratified(self) -> Snapshot:
         return Snapshot(self._backend, self._base)

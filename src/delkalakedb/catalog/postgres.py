@@ -8,6 +8,8 @@ when we connected is the one that the server has; a pooler makes its own up. Els
 settings are made for one transaction, with its BEGIN, and nothing is prepared by name.
 """
 
+from __future__ import annotations
+
 import re
 import select
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
-import pyarrow as pa
 from psycopg import conninfo, sql
 from psycopg.pq import Conninfo, ConnStatus, TransactionStatus
 
@@ -36,7 +37,6 @@ from delkalakedb.catalog.backend import (
     no_catalog,
     unfit,
 )
-from delkalakedb.catalog.packing import Packing
 from delkalakedb.catalog.pool import NoFreeSlotError, Pool
 from delkalakedb.catalog.postgres_dump import dump_tables, dumped_rows
 from delkalakedb.catalog.prepared import Prepared, preparation
@@ -50,8 +50,9 @@ from delkalakedb.errors import (
 )
 
 if TYPE_CHECKING:
-    from adbc_driver_postgresql.dbapi import Connection as BulkConnection
+    import pyarrow as pa
 
+    from delkalakedb.catalog.postgres_bulk import Connection as BulkConnection
     from delkalakedb.config import Settings
     from delkalakedb.uri import Uri
 
@@ -120,12 +121,12 @@ class PostgresBackend(Backend):
     placeholder = "%({})s"
 
     @classmethod
-    def identity(cls, uri: "Uri") -> tuple[object, ...]:
+    def identity(cls, uri: Uri) -> tuple[object, ...]:
         tls = tuple(sorted(uri.tls.items()))
         where = (uri.host, uri.port, uri.database, uri.schema)
         return (*where, uri.user, uri.password, tls)
 
-    def __init__(self, uri: "Uri", settings: "Settings") -> None:
+    def __init__(self, uri: Uri, settings: Settings) -> None:
         self.name = str(uri)
         self._schema = uri.schema or "public"
         if len(self._schema.encode()) > _MAX_NAME_BYTES:
@@ -240,6 +241,8 @@ class PostgresBackend(Backend):
             raise _map_error(self.name, error, None, True) from error
 
     def files(self, params: Params, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        from delkalakedb.catalog.packing import Packing
+
         packing = Packing(schema)
         sql = packing.naming(self.statements["files"])
         return map(packing.unpack, self.batches(sql, params, packing.schema))
@@ -294,7 +297,7 @@ class PostgresBackend(Backend):
         self._pool.close()
         self._bulk_pool.close()
 
-    def _commit(self, session: "_PostgresSession") -> None:
+    def _commit(self, session: _PostgresSession) -> None:
         try:
             session.commit()
         except psycopg.errors.DivisionByZero as error:
@@ -351,7 +354,7 @@ class PostgresBackend(Backend):
         made = (f"set_config('{n}', {v}, {local})" for n, v in values.items())
         return f"SELECT {', '.join(made)}"
 
-    def _connect_bulk(self) -> "BulkConnection":
+    def _connect_bulk(self) -> BulkConnection:
         from delkalakedb.catalog import postgres_bulk as bulk
 
         with _waiting_for_slot(bulk.OperationalError):
@@ -429,7 +432,7 @@ def timeout_ms(seconds: float) -> int:
     return max(1, int(seconds * 1000))
 
 
-def _conninfo(uri: "Uri", settings: "Settings") -> str:
+def _conninfo(uri: Uri, settings: Settings) -> str:
     password = uri.password
     if password is None and settings.sql.password is not None:
         password = settings.sql.password.get_secret_value()
@@ -467,13 +470,13 @@ def _healthy(connection: _Connection) -> bool:
     return True
 
 
-def _is_bulk_healthy(connection: "BulkConnection") -> bool:
+def _is_bulk_healthy(connection: BulkConnection) -> bool:
     from delkalakedb.catalog import postgres_bulk as bulk
 
     return bulk.is_healthy(connection)
 
 
-def _close(connection: "BulkConnection") -> None:
+def _close(connection: BulkConnection) -> None:
     connection.close()
 
 

@@ -1,15 +1,14 @@
 """Reading a table from SQL: a snapshot at a version, and the log as a log."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from delkalakedb.catalog.backend import Backend, Row
-from delkalakedb.catalog.commits import load_commits
 from delkalakedb.catalog.head import Head, Identity, check_identity, load_head
-from delkalakedb.catalog.rows import FILES_SCHEMA, add_from_row, remove_from_row
 from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import (
     Action,
@@ -19,26 +18,16 @@ from delkalakedb.model.actions import (
     Txn,
 )
 from delkalakedb.model.codec import decode_struct
-from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.tables import Commit
-from delkalakedb.model.txnlog import State
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delkalakedb.model.txnlog import State
 
 __all__ = ["SqlTxnLogReader", "commit_from_row", "load_files", "load_tombstones"]
 
 _NO_LIMIT = 2**62
-_TOMBSTONES = pa.schema(
-    [
-        ("path", pa.string()),
-        ("partition_values", pa.string()),
-        ("size_bytes", pa.int64()),
-        ("deletion_vector", pa.string()),
-        ("base_row_id", pa.int64()),
-        ("default_row_commit_version", pa.int64()),
-        ("deletion_timestamp_ms", pa.int64()),
-        ("remove_data_change", pa.bool_()),
-        ("remove_fields", pa.string()),
-    ]
-)
 
 
 class SqlTxnLogReader:
@@ -69,6 +58,8 @@ class SqlTxnLogReader:
 
     def version_at(self, timestamp_ms: int) -> int:
         """The newest version that isn't newer than a time."""
+        from delkalakedb.model.properties import parse_properties
+
         head = self.head()
         properties = parse_properties(head.metadata)
         stamped = properties.in_commit_timestamp_enablement_version or 0
@@ -87,17 +78,23 @@ class SqlTxnLogReader:
 
     def state(self, version: int | None = None) -> State:
         """Protocol and metadata at a version, the latest by default."""
+        from delkalakedb.model.txnlog import State
+
         head = self.head(version)
         return State(head.version, head.timestamp_ms, head.protocol, head.metadata)
 
     def adds(self, version: int | None = None) -> Iterator[Add]:
         """The live files at a version."""
+        from delkalakedb.catalog.rows import FILES_SCHEMA, add_from_row
+
         for batch in load_files(self._backend, self.head(version), FILES_SCHEMA):
             columns = batch.to_pydict().values()
             yield from map(add_from_row, zip(*columns, strict=True))
 
     def removes(self, version: int | None = None) -> Iterator[Remove]:
         """The tombstones at a version."""
+        from delkalakedb.catalog.rows import remove_from_row
+
         for batch in load_tombstones(self._backend, self.head(version)):
             columns = batch.to_pydict().values()
             yield from map(remove_from_row, zip(*columns, strict=True))
@@ -151,6 +148,8 @@ class SqlTxnLogReader:
 
     def commit(self, version: int) -> tuple[Action, ...]:
         """The actions of one commit, in the order in which they are published."""
+        from delkalakedb.catalog.commits import load_commits
+
         (commit,) = load_commits(self._backend, self._name, version - 1, version)
         return commit.actions
 
@@ -178,13 +177,15 @@ def load_tombstones(
     backend: Backend, head: Head, since_ms: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The tombstones at a head's version, or those younger than a time, streamed."""
+    from delkalakedb.catalog.rows import TOMBSTONES_SCHEMA
+
     statement = backend.statements["load_tombstones"]
     params = {
         "table_id": head.table_id,
         "version": head.version,
         "since_ms": since_ms,
     }
-    return backend.batches(statement, params, _TOMBSTONES)
+    return backend.batches(statement, params, TOMBSTONES_SCHEMA)
 
 
 def commit_from_row(row: Row) -> Commit:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from delkalakedb.catalog.backend import Backend, load_backend
 from delkalakedb.catalog.forks import at_fork
 from delkalakedb.catalog.migrations import latest_schema_version
+from delkalakedb.defaults import SettingIgnoredWarning
 from delkalakedb.errors import CatalogUnavailableError
-from delkalakedb.settings import SettingIgnoredWarning
 
 if TYPE_CHECKING:
     from delkalakedb.config import Settings

@@ -6,10 +6,11 @@ isn't published or that a reader of the mirror needs: its newest checkpoint. Tom
 stay until they expire, as the mirror's checkpoints and vacuum need them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from delkalakedb.catalog.backend import Backend, Run, Session
 from delkalakedb.catalog.head import Head
@@ -19,6 +20,9 @@ from delkalakedb.model.actions import Metadata
 from delkalakedb.model.codec import decode_struct
 from delkalakedb.model.properties import TableProperties, parse_properties
 from delkalakedb.model.retention import log_cutoff_ms, tombstone_cutoff_ms
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Expired", "check_kept", "check_known", "expire_versions", "while_kept"]
 

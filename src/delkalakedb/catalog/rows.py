@@ -18,6 +18,7 @@ from delkalakedb.model.codec import action_to_dict, decode_struct, encode_struct
 __all__ = [
     "ADD_COLUMNS",
     "FILES_SCHEMA",
+    "TOMBSTONES_SCHEMA",
     "add_from_row",
     "columns_to_batch",
     "file_columns",
@@ -62,6 +63,19 @@ FILES_SCHEMA = pa.schema(
         ("num_records", pa.int64()),
         ("added_version", pa.int64()),
         ("file_id", pa.int64()),
+    ]
+)
+TOMBSTONES_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("partition_values", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("deletion_vector", pa.string()),
+        ("base_row_id", pa.int64()),
+        ("default_row_commit_version", pa.int64()),
+        ("deletion_timestamp_ms", pa.int64()),
+        ("remove_data_change", pa.bool_()),
+        ("remove_fields", pa.string()),
     ]
 )
 # Bit i of `null_fields` is the i-th of these.

@@ -1,15 +1,14 @@
 """SQLite: one file, many processes, one writer at a time."""
 
+from __future__ import annotations
+
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from delkalakedb.catalog.backend import (
     UNFIT,
@@ -27,10 +26,7 @@ from delkalakedb.catalog.backend import (
     no_catalog,
     unfit,
 )
-from delkalakedb.catalog.packing import Packing
 from delkalakedb.catalog.pool import Pool
-from delkalakedb.catalog.rows import columns_to_batch, to_batch
-from delkalakedb.catalog.sqlite_pages import joined, taken_apart
 from delkalakedb.catalog.statements import load_statements
 from delkalakedb.errors import (
     CatalogBusyError,
@@ -40,6 +36,8 @@ from delkalakedb.errors import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from delkalakedb.config import Settings
     from delkalakedb.uri import Uri
 
@@ -79,10 +77,10 @@ class SqliteBackend(Backend):
     statements = load_statements(engine, placeholder)
 
     @classmethod
-    def identity(cls, uri: "Uri") -> tuple[object, ...]:
+    def identity(cls, uri: Uri) -> tuple[object, ...]:
         return (os.path.realpath(uri.database),)
 
-    def __init__(self, uri: "Uri", settings: "Settings") -> None:
+    def __init__(self, uri: Uri, settings: Settings) -> None:
         if uri.database == ":memory:":
             raise CatalogError(
                 "sqlite has no shared :memory: database; use duckdb/:memory: or a file"
@@ -144,6 +142,8 @@ class SqliteBackend(Backend):
 
     def files(self, params: Params, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """As for the other engines, but several times as quick as rows would be."""
+        from delkalakedb.catalog.packing import Packing
+
         with self._mapped(), self._pool.connection() as connection:
             # All pages of one state: a file that is removed changes its place.
             connection.execute("BEGIN")
@@ -336,6 +336,8 @@ def _try_read_alone(connection: _Connection) -> None:
 def _by_row(
     connection: _Connection, sql: str, params: Params, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
+    from delkalakedb.catalog.rows import columns_to_batch
+
     cursor = connection.execute(sql, params)
     columns: list[list[Any]] = [[] for _ in schema]
     while rows := cursor.fetchmany(_FETCH_ROWS):
@@ -351,6 +353,11 @@ def _by_row(
 def _by_page(
     connection: _Connection, page: str, params: Params, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from delkalakedb.catalog.rows import to_batch
+    from delkalakedb.catalog.sqlite_pages import joined, taken_apart
+
     def rows_after(sql: str, after: int) -> list[Row]:
         bounds = {**params, "after": after, "page_rows": _BATCH_ROWS}
         return connection.execute(sql, bounds).fetchall()

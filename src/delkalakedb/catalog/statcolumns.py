@@ -4,24 +4,23 @@ The choice is a fact of the table's head, made when the metadata changes: a writ
 other settings still writes rows for the columns that were chosen.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from delkalakedb.catalog.backend import Insert, listed
 from delkalakedb.model.actions import Metadata, known
-from delkalakedb.model.indexing import (
-    Entries,
-    FileStats,
-    index_entries,
-    partition_entries,
-)
-from delkalakedb.model.properties import parse_properties
 from delkalakedb.model.schema import Column, parse_schema
-from delkalakedb.model.stats import Stats
 from delkalakedb.model.values import TIMES, Kind, kind_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delkalakedb.model.indexing import Entries
+    from delkalakedb.model.stats import Stats
 
 __all__ = [
     "COLUMNS_PER_TABLE",
@@ -112,6 +111,8 @@ def index_files(
     stats: Sequence[Stats | None],
 ) -> tuple[tuple[StatColumn, ...], list[Insert]]:
     """The columns with the width classes that the files bring, and the index rows."""
+    from delkalakedb.model.indexing import FileStats, index_entries, partition_entries
+
     leaves = {(c.physical, unit_of(c)): c for c in _leaves(metadata)}
     partitions = set(metadata.partition_columns)
     files = FileStats(stats)
@@ -155,6 +156,8 @@ def _rows(
 
 
 def _joined(parts: Sequence[Any]) -> Sequence[Any] | pa.Array:
+    import pyarrow as pa
+
     if all(isinstance(part, pa.Array) for part in parts):
         return pa.concat_arrays(parts)
     return [value for part in parts for value in listed(part)]
@@ -171,6 +174,8 @@ def _leaves(metadata: Metadata) -> tuple[Column, ...]:
 
 
 def _chosen(metadata: Metadata, limit: int) -> Iterator[Column]:
+    from delkalakedb.model.properties import parse_properties
+
     schema = parse_schema(metadata.schema_string)
     partitions = set(metadata.partition_columns)
     yield from (c for c in schema.leaves() if c.path[0] in partitions)

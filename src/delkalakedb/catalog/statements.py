@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 __all__ = [
     "load_migrations",
@@ -31,7 +31,7 @@ _SHARED = (
     "moving",
     "care",
 )
-_sql = files(__package__) / "sql"
+_sql = Path(__file__).parent / "sql"
 
 
 @cache

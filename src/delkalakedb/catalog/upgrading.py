@@ -9,7 +9,6 @@ from delkalakedb.catalog.migrations import (
     find_schema_version,
     latest_schema_version,
 )
-from delkalakedb.catalog.ratify import CLIENT
 from delkalakedb.catalog.registry import using_backend
 
 if TYPE_CHECKING:
@@ -45,4 +44,4 @@ def upgrade_catalog(uri: "Uri", settings: "Settings") -> None:
     """Apply the migrations that are missing, all or none; refuses a newer catalog."""
     with using_backend(uri, settings) as backend:
         current = find_schema_version(backend)
-        ensure_schema(backend, str(uri), current, create=True, client=CLIENT)
+        ensure_schema(backend, str(uri), current, create=True)

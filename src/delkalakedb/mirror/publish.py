@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.commits import Ratified, load_commits
@@ -29,9 +30,11 @@ from delkalakedb.errors import CodecError, DivergedError, StorageError
 from delkalakedb.mirror.checksum import checksum_path, version_checksum
 from delkalakedb.model.actions import CommitInfo
 from delkalakedb.model.codec import decode_commit, encode_commit
-from delkalakedb.settings import RetrySettings
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.segment import commit_path
+
+if TYPE_CHECKING:
+    from delkalakedb.settings import RetrySettings
 
 __all__ = [
     "Published",
@@ -264,7 +267,7 @@ class _Publication:
         self._outbox.mark_failed(self._lease, str(error), pause_s)
 
 
-def _backoff_s(retry: RetrySettings, attempts: int) -> float:
+def _backoff_s(retry: "RetrySettings", attempts: int) -> float:
     """Twice as long each time, and never the same for two publishers."""
     grown_s = math.ldexp(retry.backoff_initial, min(attempts, 30))
     return min(retry.backoff_max, grown_s) * random.uniform(0.5, 1.0)

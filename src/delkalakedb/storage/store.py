@@ -1,17 +1,16 @@
 """Which store a location is in."""
 
-import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, from_url
 
 from delkalakedb.errors import StorageError
-from delkalakedb.redaction import redact_secrets, redact_url
+from delkalakedb.redaction import redact_secrets
 from delkalakedb.storage.base import (
     ObjectMeta,
     ObjectNotFoundError,
@@ -19,9 +18,9 @@ from delkalakedb.storage.base import (
     first_line,
 )
 from delkalakedb.storage.local import LocalStore
+from delkalakedb.storage.location import canonical_location, local_folder
 from delkalakedb.storage.options import parse_options
 from delkalakedb.storage.remote import RemoteStore, Server
-from delkalakedb.uri_options import SCHEMES, scheme_of
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -34,10 +33,6 @@ __all__ = [
     "open_store",
 ]
 
-# What deltalake, too, leaves as it is in a table's URI.
-_SAFE = "/!$&'()*+,;=:@~"
-_ALIASES = {"s3a": "s3"}
-
 
 def open_store(
     location: str, storage_options: Mapping[str, str] | None = None
@@ -47,45 +42,11 @@ def open_store(
     A `memory://` location is the same one for everybody in the process.
     """
     url = canonical_location(location)
-    if url.startswith("file:"):
-        return LocalStore(url, Path(_unquoted(urlsplit(url).path)))
+    if (folder := local_folder(url)) is not None:
+        return LocalStore(url, Path(folder))
     if url.startswith("memory:"):
         return RemoteStore(url, _memory(url))
     return _connect(url, storage_options or {})
-
-
-def canonical_location(location: str) -> str:
-    """The one URL of a location, without credentials or a trailing slash."""
-    scheme = scheme_of(location)
-    if scheme is None:
-        return _local_url(location)
-    if scheme not in SCHEMES:
-        raise StorageError(
-            f"{scheme}:// locations aren't supported; these are: {', '.join(SCHEMES)}"
-        )
-    parts = urlsplit(location)
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost"):
-            host = redact_url(f"file://{parts.netloc}")
-            raise StorageError(f"{host}: a file location has no host")
-        return _local_url(_unquoted(parts.path))
-    # In abfss:// the container stands where other URLs have a user.
-    user, _, host = parts.netloc.rpartition("@")
-    container = f"{user}@" if user and parts.scheme.startswith("abfs") else ""
-    path = _quoted(_unquoted(parts.path)).rstrip("/")
-    return f"{_ALIASES.get(parts.scheme, parts.scheme)}://{container}{host}{path}"
-
-
-def _local_url(path: str) -> str:
-    return f"file://{_quoted(os.path.abspath(path))}"
-
-
-def _quoted(path: str) -> str:
-    return quote(path, safe=_SAFE, errors="surrogateescape")
-
-
-def _unquoted(path: str) -> str:
-    return unquote(path, errors="surrogateescape")
 
 
 @cache

@@ -1,14 +1,14 @@
 """What the stand-in for deltalake's `RawDeltaTable` changes of a table's definition."""
 
-from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from deltalake import PostCommitHookProperties
 
-from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.catalog import Snapshot
 from delkalakedb.model.predicate import Anything, Predicate
 from delkalakedb.table.commit_info import check_custom_metadata
 from delkalakedb.table.perform import perform
+from delkalakedb.table.reads import SqlRawReads
 from delkalakedb.workspace import Operation, Stage, run, split_properties
 
 __all__ = ["EVERY_FILE", "IN_PRIVATE", "SqlRawAlters"]
@@ -22,26 +22,8 @@ IN_PRIVATE = PostCommitHookProperties(
 )
 
 
-class SqlRawAlters:
+class SqlRawAlters(SqlRawReads):
     """The altering part of the stand-in; each call moves the handle."""
-
-    _catalog: Catalog
-    _name: str
-    _loaded: Snapshot
-    _moved_to: int | None = None
-    _load: Callable[[int | None], Snapshot]
-    _storage_options: Mapping[str, str] | None
-
-    @property
-    def _snapshot(self) -> Snapshot:
-        """The loaded version; one that was just made is loaded when it is asked for."""
-        if self._moved_to is not None:
-            self._snapshot = self._load(self._moved_to)
-        return self._loaded
-
-    @_snapshot.setter
-    def _snapshot(self, snapshot: Snapshot) -> None:
-        self._loaded, self._moved_to = snapshot, None
 
     def _current(self) -> Snapshot:
         """What an operation starts from."""

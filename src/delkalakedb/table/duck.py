@@ -1,5 +1,7 @@
 """DuckDB in memory, as far as queries need it: it runs them, and nothing is kept."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -7,13 +9,15 @@ from itertools import chain, count
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Semaphore, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
 from delkalakedb.errors import QueryError
-from delkalakedb.table.sources import Source
+
+if TYPE_CHECKING:
+    from delkalakedb.table.sources import Source
 
 __all__ = [
     "BATCH_ROWS",
@@ -101,7 +105,7 @@ def _unlike(names: list[str]) -> list[str]:
 
 
 def _batches(
-    pump: "_Pump", names: list[str], sources: Collection[Source]
+    pump: _Pump, names: list[str], sources: Collection[Source]
 ) -> Iterator[pa.RecordBatch]:
     with explained(sources):
         while (batch := pump.next()) is not None:

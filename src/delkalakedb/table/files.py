@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -15,14 +15,9 @@ from delkalakedb.errors import DeltaError, PredicateError
 from delkalakedb.model.actions import DeletionVector, known
 from delkalakedb.model.addactions import ADD_ACTION_COLUMNS
 from delkalakedb.model.codec import decode_struct
-from delkalakedb.model.paths import (
-    ODD_PATH,
-    Inside,
-    Outside,
-    resolve_path,
-    vector_paths,
-)
-from delkalakedb.storage import canonical_location
+from delkalakedb.model.paths import ODD_PATH, Inside, Outside, vector_paths
+from delkalakedb.storage import local_folder
+from delkalakedb.table.reads import file_places, file_uris, resolve_readable
 
 __all__ = [
     "Files",
@@ -53,9 +48,7 @@ class Files:
         paths = self.table["path"]
         texts: list[str] = paths.to_pylist()
         if pc.any(pc.match_substring_regex(paths, ODD_PATH)).as_py():
-            location = self.snapshot.table.location
-            places = (resolve_readable(text, location) for text in texts)
-            return [p.path if isinstance(p, Inside) else p for p in places]
+            return file_places(texts, self.snapshot.table.location)
         return texts
 
     @cached_property
@@ -69,12 +62,7 @@ class Files:
 
     def uris(self) -> list[str]:
         """Where the files are; for those on a local disk a path."""
-        location = canonical_location(self.snapshot.table.location)
-        root = local_folder(location) or location
-        return [
-            f"{root}/{p}" if isinstance(p, str) else local_folder(p.url) or p.url
-            for p in self._resolved
-        ]
+        return file_uris(self.snapshot.table.location, self._resolved)
 
     def sizes(self) -> dict[str, int]:
         """The files' sizes by name."""
@@ -96,21 +84,6 @@ class Files:
         )
 
 
-def resolve_readable(path: str, location: str) -> Inside | Outside:
-    """Return where a path in a table's log leads; raise where it mustn't be read.
-
-    Only the absolute paths of a shallow clone lead out of the location.
-    """
-    place = resolve_path(path, location)
-    if isinstance(place, Outside) and not place.absolute:
-        raise DeltaError(
-            f"{location}: the log's path {path} doesn't lead to a file below the "
-            "table's location, so nothing is read; overwrite the table, or restore a "
-            "version without the path"
-        )
-    return place
-
-
 def has_odd_paths(snapshot: Snapshot) -> bool:
     """Whether some file is named in the log by another path than its literal one."""
     vectors = ["deletion_vector"] if may_have_vectors(snapshot) else []
@@ -124,12 +97,6 @@ def has_odd_paths(snapshot: Snapshot) -> bool:
             place = resolve_readable(path, snapshot.table.location)
             odd |= place != Inside(unquote(path, errors="surrogateescape"))
     return odd
-
-
-def local_folder(location: str) -> str | None:
-    """The folder of a location on a local disk."""
-    parts = urlsplit(canonical_location(location))
-    return unquote(parts.path) if parts.scheme == "file" else None
 
 
 def may_have_vectors(snapshot: Snapshot) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import deltalake
 from arro3.core import RecordBatchReader
 
-from delkalakedb.table.raw import SqlRawTable
+from delkalakedb.table.reads import is_ours
 from delkalakedb.table.real import Real
 from delkalakedb.workspace.deltars import check_delta_rs
 
@@ -24,7 +24,7 @@ class QueryBuilder(deltalake.QueryBuilder):
     ) -> "QueryBuilder":
         """Make a table known to queries by a name, at the version it has now."""
         raw: Any = delta_table._table
-        if isinstance(raw, SqlRawTable):
+        if is_ours(raw):
             self._reals.append(raw.real())
             raw = self._reals[-1].raw
         self._query_builder.register(table_name=table_name, delta_table=raw)

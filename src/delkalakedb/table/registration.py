@@ -26,10 +26,11 @@ from delkalakedb.table.create import (
     create_table_with_add_actions,
 )
 from delkalakedb.table.opened import open_catalog
-from delkalakedb.table.raw import SqlRawTable
+from delkalakedb.table.reads import is_ours
 from delkalakedb.table.real import Real
 from delkalakedb.table.schemes import naming_schemes
-from delkalakedb.table.table import DeltaTable, write_deltalake
+from delkalakedb.table.table import DeltaTable
+from delkalakedb.table.write import write_deltalake
 from delkalakedb.uri import is_deltasql, parse_uri, require_table
 
 __all__ = ["register", "unregister"]
@@ -100,7 +101,7 @@ class _FileSystemHandler(_Class):
         return self._original(table_uri, *args, **options)
 
     def from_table(self, raw: Any, *args: Any) -> Any:
-        if isinstance(raw, SqlRawTable):
+        if is_ours(raw):
             return self._original(raw.table_uri(), *args)
         return self._original.from_table(raw, *args)
 
@@ -116,7 +117,7 @@ class _QueryBuilder:
         self._reals: list[Real] = []
 
     def register(self, table_name: str, delta_table: Any) -> None:
-        if isinstance(delta_table, SqlRawTable):
+        if is_ours(delta_table):
             self._reals.append(delta_table.real())
             delta_table = self._reals[-1].raw
         self._original.register(table_name=table_name, delta_table=delta_table)
@@ -135,7 +136,7 @@ def _method(name: str) -> _Route:
     def routed(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def route(self: Any, *args: Any, **options: Any) -> Any:
-            method = ours if isinstance(self._table, SqlRawTable) else original
+            method = ours if is_ours(self._table) else original
             return method(self, *args, **options)
 
         return route

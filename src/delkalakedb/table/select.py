@@ -6,11 +6,13 @@ of them (`deltasql.tables` and so on). Every table is read at one version, and a
 them as they were at one time, unless `AT (VERSION => ...)` says another.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.errors import QueryError
@@ -22,9 +24,10 @@ from delkalakedb.table.duck import (
     open_duckdb,
     run_query,
 )
-from delkalakedb.table.metatables import METATABLES, meta_source
-from delkalakedb.table.sources import Source, version_source
 from delkalakedb.table.statement import Reference, rewrite
+
+if TYPE_CHECKING:
+    from delkalakedb.table.sources import Source
 
 __all__ = ["Selected", "select"]
 
@@ -88,6 +91,9 @@ class _Sources:
         return f"dk{1 + list(self.opened).index(reference)}"
 
     def _open(self, reference: Reference) -> Source:
+        # Imported here, because datasets load pandas; a query may name no table.
+        from delkalakedb.table.sources import version_source
+
         name = self._find(reference.name)
         if name is None:
             return self._open_meta(reference)
@@ -100,6 +106,8 @@ class _Sources:
         return version_source(self._catalog, snapshot, self._storage_options)
 
     def _open_meta(self, reference: Reference) -> Source:
+        from delkalakedb.table.metatables import METATABLES, meta_source
+
         name = reference.name.lower().removeprefix(_META)
         if name == reference.name.lower() or name not in METATABLES:
             raise self._unknown(reference.name)
@@ -115,6 +123,8 @@ class _Sources:
         return same[0] if len(same) == 1 else None
 
     def _unknown(self, name: str) -> QueryError:
+        from delkalakedb.table.metatables import METATABLES
+
         there = [*self._versions, *(_META + name for name in METATABLES)]
         near = get_close_matches(name, there, n=3) or there[:10]
         return QueryError(

@@ -16,7 +16,7 @@ from delkalakedb.table.dataset import make_dataset, odd_files
 from delkalakedb.table.expressions import predicate_from
 from delkalakedb.table.files import Files, load_files, local_folder
 from delkalakedb.table.inputs import open_filesystem
-from delkalakedb.table.raw import SqlRawTable
+from delkalakedb.table.reads import SqlRawReads
 
 __all__ = ["Scan", "Source", "filtered", "version_source"]
 
@@ -72,7 +72,8 @@ def version_source(
     keep: Callable[[Files], Files] = lambda files: files,
 ) -> Source:
     """A table at a version; of its files those that `keep` leaves."""
-    raw = SqlRawTable(catalog, snapshot.table.name, snapshot.version, storage_options)
+    name, version = snapshot.table.name, snapshot.version
+    raw: Any = SqlRawReads(catalog, name, version, storage_options)
     schema = pa.schema(raw.schema.to_arrow())
 
     def scan(
@@ -100,7 +101,7 @@ def filtered(
 
 
 def _scan_by_delta(
-    raw: SqlRawTable, schema: pa.Schema, columns: list[str], where: Any
+    raw: Any, schema: pa.Schema, columns: list[str], where: Any
 ) -> Iterator[pa.RecordBatch]:
     # A filter may ask for columns that aren't wanted.
     reader = pa.RecordBatchReader.from_stream(

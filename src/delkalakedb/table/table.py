@@ -1,7 +1,9 @@
-"""`DeltaTable` and `write_deltalake` for `deltasql://` URIs.
+"""`DeltaTable` for `deltasql://` URIs.
 
 Any other URI or path goes to deltalake itself, untouched.
 """
+
+from __future__ import annotations
 
 import os
 import warnings
@@ -10,33 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import deltalake
-import pyarrow as pa
-import pyarrow.fs as pa_fs
-from arro3.core.types import ArrowSchemaExportable
-from deltalake import CommitProperties, PostCommitHookProperties
-from deltalake.table import (
-    _DEFAULT_TRUE,
-    FilePruningPredicateType,
-    FilterType,
-    _merge_deprecated_filters,
-)
+from deltalake.table import _DEFAULT_TRUE, _merge_deprecated_filters
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.errors import TableNotFoundError
-from delkalakedb.model.txnlog import State
-from delkalakedb.table.create import create_deltalake
-from delkalakedb.table.dataset import make_dataset, scan_table
-from delkalakedb.table.inputs import open_filesystem
 from delkalakedb.table.opened import open_catalog
-from delkalakedb.table.raw import SqlRawTable
+from delkalakedb.table.reads import SqlRawReads, is_ours
 from delkalakedb.table.schemes import naming_schemes
-from delkalakedb.table.write import write_deltalake
 from delkalakedb.uri import Uri, is_deltasql, parse_uri, require_table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.dataset as ds
+    import pyarrow.fs as pa_fs
+    from arro3.core.types import ArrowSchemaExportable
+    from deltalake import CommitProperties, PostCommitHookProperties
+    from deltalake.table import FilePruningPredicateType, FilterType
 
-__all__ = ["DeltaTable", "write_deltalake"]
+    from delkalakedb.model.txnlog import State
+
+__all__ = ["DeltaTable"]
 
 # deltalake's own, which `register` may route here.
 _to_pyarrow_table = deltalake.DeltaTable.to_pyarrow_table
@@ -88,7 +83,7 @@ class DeltaTable(deltalake.DeltaTable):
         number = at if hasattr(at, "__index__") else None
         self._storage_options = storage_options
         self._catalog_uri = uri
-        self._table = SqlRawTable(  # type: ignore[assignment]
+        self._table = SqlRawReads(  # type: ignore[assignment]
             open_catalog(uri), name, number, storage_options
         )
         if at is not number:
@@ -128,6 +123,8 @@ class DeltaTable(deltalake.DeltaTable):
             with naming_schemes():
                 made: Any = super().create(table_uri, schema, *given, *args, **options)
             return cast(Self, made)
+        from delkalakedb.table.create import create_deltalake
+
         options = _with_positional(options, args)
         if not isinstance(schema, deltalake.Schema):
             schema = deltalake.Schema.from_arrow(schema)
@@ -161,20 +158,20 @@ class DeltaTable(deltalake.DeltaTable):
     def count(self) -> int:
         """The rows, as far as the files' statistics say."""
         raw: Any = self._table
-        return raw.count() if isinstance(raw, SqlRawTable) else super().count()
+        return raw.count() if is_ours(raw) else super().count()
 
     def to_pyarrow_dataset(
         self,
         partitions: FilterType | None = None,
         filesystem: str | pa_fs.FileSystem | None = None,
-        parquet_read_options: "ds.ParquetReadOptions | None" = None,
+        parquet_read_options: ds.ParquetReadOptions | None = None,
         schema: pa.Schema | None = None,
         as_large_types: bool = False,
         file_pruning_predicate: FilePruningPredicateType | None = None,
-    ) -> "ds.Dataset":
+    ) -> ds.Dataset:
         """The table as a `pyarrow.dataset.Dataset`; deltalake's has all arguments."""
         raw: Any = self._table
-        if not isinstance(raw, SqlRawTable):
+        if not is_ours(raw):
             return super().to_pyarrow_dataset(
                 partitions,
                 filesystem,
@@ -183,6 +180,11 @@ class DeltaTable(deltalake.DeltaTable):
                 as_large_types,
                 file_pruning_predicate,
             )
+        import pyarrow as pa
+
+        from delkalakedb.table.dataset import make_dataset
+        from delkalakedb.table.inputs import open_filesystem
+
         predicate = _merge_deprecated_filters(
             "partitions", partitions, file_pruning_predicate
         )
@@ -201,13 +203,17 @@ class DeltaTable(deltalake.DeltaTable):
         partitions: FilterType | None = None,
         columns: list[str] | None = None,
         filesystem: str | pa_fs.FileSystem | None = None,
-        filters: "FilterType | ds.Expression | None" = None,
+        filters: FilterType | ds.Expression | None = None,
     ) -> pa.Table:
         """The rows; deltalake's has all arguments."""
         raw: Any = self._table
-        sql = isinstance(raw, SqlRawTable) and not (partitions or filesystem)
+        sql = is_ours(raw) and not (partitions or filesystem)
         if not sql or not raw.odd_files():
             return _to_pyarrow_table(self, partitions, columns, filesystem, filters)
+        import pyarrow as pa
+
+        from delkalakedb.table.dataset import scan_table
+
         schema = pa.schema(self.schema().to_arrow())
         return scan_table(raw, schema, columns, filters)
 

@@ -5,7 +5,7 @@ Names, order of arguments and results are those of deltalake's own, which calls 
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,12 +13,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.catalog.commits import load_commits
-from delkalakedb.catalog.head import Identity
 from delkalakedb.catalog.outbox import Mirror, Outbox
 from delkalakedb.catalog.ratify import CLIENT
-from delkalakedb.catalog.reader import SqlTxnLogReader
 from delkalakedb.commits import ratify
 from delkalakedb.errors import DeltaError
 from delkalakedb.mirror.checkpoint import write_checkpoint
@@ -45,6 +42,7 @@ from delkalakedb.storage.segment import LOG
 from delkalakedb.table.commit_info import custom_metadata
 from delkalakedb.table.files import has_vectors, load_files
 from delkalakedb.table.perform import lost
+from delkalakedb.table.reads import SqlRawReads
 from delkalakedb.table.restore import check_present, removed, restored
 from delkalakedb.table.vacuum import Vacuum, retention_of
 
@@ -55,23 +53,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _Fields = Mapping[str, Any]
 
 
-class SqlRawUpkeep:
+class SqlRawUpkeep(SqlRawReads):
     """The upkeep part of the stand-in; each call that commits moves the handle."""
-
-    _catalog: Catalog
-    _name: str
-    _snapshot: Snapshot
-    _storage_options: Mapping[str, str] | None
-    _identity: Identity | None
-    _load: Callable[[int | None], Snapshot]
-    load_with_datetime: Callable[[str], None]
 
     def _check_upkeep(self, operation: str) -> None:
         """Refuse an operation that can't be done on this handle."""
-
-    @property
-    def _log(self) -> SqlTxnLogReader:
-        return self._catalog.log(self._name, self._identity)
 
     def vacuum(
         self,

@@ -308,6 +308,18 @@ UNION ALL
 SELECT {columns} FROM dl_files
 WHERE table_id = :table_id AND removed_version > :version AND added_version <= :version
 
+-- name: load_paths
+-- The names of the live files at a version, newest commit first.
+SELECT path FROM (
+    SELECT path, added_version, file_id FROM dl_files
+    WHERE table_id = :table_id AND removed_version IS NULL AND added_version <= :version
+    UNION ALL
+    SELECT path, added_version, file_id FROM dl_files
+    WHERE table_id = :table_id AND removed_version > :version
+        AND added_version <= :version
+) f
+ORDER BY added_version DESC, file_id
+
 -- name: files_since
 -- Some columns of the files that were added after a version and live at a later one.
 SELECT {columns} FROM dl_files

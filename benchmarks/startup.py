@@ -1,0 +1,115 @@
+"""Measure a fresh process against its bars: python benchmarks/startup.py --help.
+
+CPU time, user and system, of all of a process: Python's start and every import count.
+Each figure is the least of several runs, those that are compared taking turns, because
+other work on the machine only ever adds to it.
+"""
+
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import tables
+from bars import Run, short
+from engines import postgres_server
+from measure import cpu_seconds
+from options import options_of
+from report import render, write_json
+
+from delkalakedb.model.txnlog import Staged
+from delkalakedb.uri import format_uri, parse_uri
+
+_BARS = ("open", "tables", "query")
+_FILES, _QUICK_FILES = 20_000, 1_000
+_ROUNDS, _QUICK_ROUNDS = 15, 3
+# Of deltalake's import and open; the drivers of the others alone take about as much.
+_MOST = {("sqlite", "open"): 1.5, ("sqlite", "tables"): 2.0}
+_DRIVERS = {"sqlite": "sqlite3", "duckdb": "duckdb", "postgres": "psycopg"}
+_PEER = "import deltalake; deltalake.DeltaTable({!r})"
+_OURS = "import delkalakedb as dk; assert len(dk.DeltaTable({!r}).file_uris()) == {}"
+
+
+def main() -> int:
+    """Run what was asked for; the exit status says whether every bar was met."""
+    options = options_of(__doc__, _BARS, "1k files, few rounds").parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
+    files = _QUICK_FILES if options.quick else _FILES
+    rounds = _QUICK_ROUNDS if options.quick else _ROUNDS
+    runs: list[Run] = []
+    try:
+        tables.build_delta(work / "delta", files)
+        with postgres_server("postgres" in options.engines):
+            for engine in options.engines:
+                run = Run(engine, work, (files,), {}, (0, 0), 0, None)
+                runs.append(run)
+                _measure(run, work / "delta", options.bars, rounds)
+        write_json(runs, options.out / "startup.json")
+    finally:
+        shutil.rmtree(work)
+    rows = [row for run in runs for row in run.rows]
+    print(render(rows))
+    return int(any(row.ok is False for row in rows))
+
+
+def _measure(run: Run, peer: Path, bars: Collection[str], rounds: int) -> None:
+    uri = _built(run)
+    python, deltasql = [sys.executable, "-c"], _command(uri)
+    cases = {
+        "open": [*python, _OURS.format(uri, run.largest)],
+        "tables": [*deltasql, "tables"],
+        "query": [*deltasql, "query", "select 1"],
+    }
+    beside = {
+        "deltalake": [*python, _PEER.format(str(peer))],
+        "driver": [*python, f"import {_DRIVERS[run.engine]}"],
+    }
+    found = _least({**beside, **{name: cases[name] for name in bars}}, rounds)
+    bar = f"start-up, {short(run.largest)} files"
+    run.report(bar, "import + open, deltalake", found["deltalake"], "s")
+    run.report(bar, f"import {_DRIVERS[run.engine]}", found["driver"], "s")
+    whats = {
+        "open": "import + open + file_uris()",
+        "tables": "deltasql tables",
+        "query": "deltasql query 'select 1'",
+    }
+    for name in bars:
+        run.report(bar, whats[name], found[name], "s")
+        ratio = found[name] / found["deltalake"]
+        most = _MOST.get((run.engine, name)) if run.largest == _FILES else None
+        run.at_most(bar, f"{whats[name]}, ours / deltalake", ratio, most)
+
+
+def _least(cases: Mapping[str, list[str]], rounds: int) -> dict[str, float]:
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    # The first round is for the system's cache, and for bytecode.
+    for _ in range(rounds + 1):
+        for name, command in cases.items():
+            found[name].append(cpu_seconds(command))
+    return {name: min(times[1:]) for name, times in found.items()}
+
+
+def _built(run: Run) -> str:
+    """A table of no data files; it isn't published."""
+    database = run.database("startup")
+    location = run.folder / f"files-{run.engine}"
+    location.mkdir()
+    with database.connect() as catalog:
+        first = Staged(tables.NAME, tables.first_actions(), location=str(location))
+        catalog.commit(first)
+        for version, actions in enumerate(tables.batches(run.largest)):
+            catalog.commit(tables.append(actions, version))
+    database.settle()
+    return format_uri(parse_uri(database.uri).with_table(tables.NAME))
+
+
+def _command(uri: str) -> list[str]:
+    folder = Path(sysconfig.get_path("scripts"))
+    return [str(folder / "deltasql"), "--catalog", format_uri(parse_uri(uri).catalog)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
