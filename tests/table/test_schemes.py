@@ -1,6 +1,6 @@
 """A scheme that nobody knows is refused, and the error names those there are."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import deltalake
@@ -22,13 +22,6 @@ URIS = [
 ]
 
 
-@pytest.fixture
-def registered() -> Iterator[None]:
-    dk.register()
-    yield
-    dk.unregister()
-
-
 def refused(call: Callable[[], Any], scheme: str) -> None:
     with pytest.raises(UriError, match=f"unsupported scheme '{scheme}'") as caught:
         call()
@@ -44,13 +37,6 @@ def test_unsupported_scheme_is_refused_with_the_supported_ones(uri: str) -> None
     refused(lambda: dk.write_deltalake(uri, ROWS), scheme)
     refused(lambda: dk.DeltaTable.create(uri, SCHEMA), scheme)
     assert not dk.DeltaTable.is_deltatable(uri)
-
-
-@pytest.mark.usefixtures("registered")
-def test_plain_deltalake_says_the_same_once_registered() -> None:
-    refused(lambda: deltalake.DeltaTable(URIS[0]), "foo")
-    refused(lambda: deltalake.write_deltalake(URIS[0], ROWS), "foo")
-    refused(lambda: deltalake.DeltaTable.create(URIS[0], SCHEMA), "foo")
 
 
 def test_table_that_is_not_there_is_still_not_found(tmp_path: Any) -> None:

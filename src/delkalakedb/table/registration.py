@@ -28,7 +28,6 @@ from delkalakedb.table.create import (
 from delkalakedb.table.opened import open_catalog
 from delkalakedb.table.reads import is_ours
 from delkalakedb.table.real import Real
-from delkalakedb.table.schemes import naming_schemes
 from delkalakedb.table.table import DeltaTable
 from delkalakedb.table.write import write_deltalake
 from delkalakedb.uri import is_deltasql, parse_uri, require_table
@@ -85,8 +84,7 @@ class _RawDeltaTable(_Class):
     def __call__(self, table_uri: Any, *args: Any, **options: Any) -> Any:
         if is_deltasql(table_uri):
             return DeltaTable(table_uri, *args, **options)._table
-        with naming_schemes():
-            return self._original(table_uri, *args, **options)
+        return self._original(table_uri, *args, **options)
 
     def is_deltatable(self, table_uri: Any, *args: Any) -> bool:
         if is_deltasql(table_uri):
@@ -149,8 +147,7 @@ def _function(ours: Callable[..., Any], argument: str) -> _Route:
         @wraps(original)
         def route(*args: Any, **options: Any) -> Any:
             uri = args[0] if args else options[argument]
-            with naming_schemes():
-                return (ours if is_deltasql(uri) else original)(*args, **options)
+            return (ours if is_deltasql(uri) else original)(*args, **options)
 
         return route
 
