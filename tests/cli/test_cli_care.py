@@ -252,7 +252,7 @@ def test_doctor_names_an_absent_catalog(tmp_path: Path) -> None:
 def test_doctor_names_a_duckdb_file_held_by_another_process(tmp_path: Path) -> None:
     file = tmp_path / "meta.duckdb"
     code = (
-        "import sys, delkalakedb as dk; dk.connect(sys.argv[1]); "
+        "import sys, delkalakedb as dk; dk.connect(sys.argv[1]).init(); "
         "print('open', flush=True); sys.stdin.read()"
     )
     uri = f"deltasql://duckdb/{file}"
