@@ -175,7 +175,9 @@ def test_entry_whose_bytes_are_not_known_is_written_only_when_asked(
     check_mirror(catalog)
 
 
-def test_checkpoint_of_sidecars_is_made_again(catalog: Catalog, tmp_path: Path) -> None:
+def test_checkpoint_of_sidecars_is_made_again(
+    catalog: Catalog, catalog_uri: str, tmp_path: Path
+) -> None:
     location = str(tmp_path / "v2")
     asked = {"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "2"}
     meta = metadata(configuration=asked)
@@ -183,7 +185,7 @@ def test_checkpoint_of_sidecars_is_made_again(catalog: Catalog, tmp_path: Path) 
     catalog.commit(creation("v2", meta=meta, features=features, location=location))
     for n in range(3):
         grow(catalog, "w", n, "v2")
-    uri = f"{catalog.uri}{'&' if '?' in str(catalog.uri) else '?'}table=v2"
+    uri = f"{catalog_uri}{'&' if '?' in catalog_uri else '?'}table=v2"
     hint = Path(location, HINT).read_bytes()
     Path(location, HINT).unlink()
 
