@@ -52,7 +52,8 @@ def roles(postgres_uri: str, tmp_path: Path) -> Iterator[Callable[[str], str]]:
         for name in names.values():
             admin.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'pw'")
         admin.execute(f"CREATE SCHEMA {SCHEMA} AUTHORIZATION {names['upgrader']}")
-        dk.connect(uri_of("upgrader")).close()
+        with dk.connect(uri_of("upgrader")) as catalog:
+            catalog.init()
         with psycopg.connect(
             f"postgresql://{names['upgrader']}:pw@{parsed.host}:{parsed.port}/{database}"
         ) as owner:

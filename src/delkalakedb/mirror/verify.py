@@ -138,6 +138,8 @@ class _Verification:
         self._sql = catalog.log(name)
         self._log = FileTxnLogReader(store)
         self._now_ms = time.time_ns() // 1_000_000
+        # Whether the log has versions that this replica hasn't heard of.
+        self._behind = False
         self.versions_checked = 0
 
     def differences(self, deep: bool) -> Iterator[Difference]:
@@ -182,7 +184,8 @@ class _Verification:
         # where they don't, it would only say so again.
         if not found:
             yield from self._state(files)
-        yield from check_last_checkpoint(self._store, self._sql, self._published)
+        if not self._behind:
+            yield from check_last_checkpoint(self._store, self._sql, self._published)
         yield from self._data_files()
 
     def _history(
@@ -244,10 +247,14 @@ class _Verification:
 
     def _unratified(self, files: LogFiles, commits: _Commits) -> Iterator[Difference]:
         """What is in the log above the published version and isn't ours."""
-        for version in sorted(v for v in files.commits if v > self._published):
-            yield from self._foreign(version, commits.get(version, (None, None))[0])
         newest = max(commits, default=-1)
-        for version in sorted(v for v in files.checkpoints if v > newest):
+        end = max((*files.commits, *files.checkpoints), default=-1)
+        if end > newest and self._backend.is_replica():
+            self._behind, end = True, newest
+        found = range(self._published + 1, end + 1)
+        for version in sorted(v for v in files.commits if v in found):
+            yield from self._foreign(version, commits.get(version, (None, None))[0])
+        for version in sorted(v for v in files.checkpoints if newest < v <= end):
             path = files.checkpoints[version][0].path
             yield broken(version, path, "the catalog has no such version")
 
