@@ -88,6 +88,7 @@ def _lake(folder: Path, catalog: str | None) -> Lake:
         files = ("data_path", str(folder / "tables"))
         uri = replace(uri, options=(*uri.options, files))
     with dk.connect(uri) as opened:
+        opened.init()
         taken = {table.name for table in opened.tables()} & set(TABLES)
     if taken:
         raise click.UsageError(f"{uri} has {', '.join(sorted(taken))} already")

@@ -41,6 +41,7 @@ def uses(catalog: dk.Catalog, folder: Path) -> dict[str, Callable[[], object]]:
         "with": catalog.__enter__,
         "transaction": dk.transaction(catalog).__enter__,
         "files": snapshot.files,
+        "paths": snapshot.paths,
         "files that match": lambda: snapshot.files("x > 1"),
         "read_all": files.read_all,
         "iter_files": snapshot.iter_files,

@@ -11,7 +11,11 @@ from workers import run_python
 
 import delkalakedb as dk
 from delkalakedb.catalog.duckdb import DuckDBBackend
-from delkalakedb.errors import CatalogError, CatalogUnavailableError
+from delkalakedb.errors import (
+    CatalogError,
+    CatalogNotFoundError,
+    CatalogUnavailableError,
+)
 from delkalakedb.model.actions import Action
 from delkalakedb.uri import Uri, format_uri
 
@@ -91,7 +95,7 @@ def test_missing_file_is_not_created_where_the_schema_must_be_there(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "meta.duckdb"
-    with pytest.raises(CatalogUnavailableError, match="no such file"):
+    with pytest.raises(CatalogNotFoundError, match="there is no catalog at"):
         dk.connect(Uri("duckdb", str(file)), sql={"schema": "error"})
     assert not file.exists()
 

@@ -219,7 +219,10 @@ def test_writers_take_turns_whatever_the_database_isolates_by_default(
     server: Server, uri: str, level: str
 ) -> None:
     role = f"r{uuid.uuid4().hex}"
-    with dk.connect(uri) as catalog, catalog.backend.writing() as session:
+    with (
+        dk.connect(uri) as catalog,
+        catalog.backend.writing(any_version=True) as session,
+    ):
         session.script(
             [
                 f"CREATE ROLE {role} LOGIN SUPERUSER PASSWORD '{PASSWORD}'",
@@ -238,7 +241,10 @@ def test_writers_take_turns_whatever_the_database_isolates_by_default(
 def test_role_that_owns_a_schema_needs_no_right_to_make_one(uri: str) -> None:
     schema, role = parse_uri(uri).schema, f"r{uuid.uuid4().hex}"
     other = uri_of(parse_uri(uri).port or 0)
-    with dk.connect(other) as catalog, catalog.backend.writing() as session:
+    with (
+        dk.connect(other) as catalog,
+        catalog.backend.writing(any_version=True) as session,
+    ):
         session.script(
             [
                 f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'",
@@ -287,7 +293,10 @@ def test_catalog_that_was_dropped_is_made_anew_for_who_names_it(
     uri = f"{uri_of(server.port)}/t?location={tmp_path}/t"
     dk.write_deltalake(uri, pa.table({"id": [1]}))
     schema = parse_uri(uri).schema
-    with dk.connect(uri_of(server.port)) as other, other.backend.writing() as session:
+    with (
+        dk.connect(uri_of(server.port)) as other,
+        other.backend.writing(any_version=True) as session,
+    ):
         session.script([f"DROP SCHEMA {schema} CASCADE"])
     shutil.rmtree(tmp_path / "t")
 
@@ -312,6 +321,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 def cuttable(proxy: Proxy) -> Iterator[Catalog]:
     """A catalog behind the proxy, in the clear so that it can read along."""
     with dk.connect(uri_of(proxy.port) + "?sslmode=disable") as catalog:
+        catalog.init()
         yield catalog
 
 
@@ -642,7 +652,8 @@ def dump(catalog: Catalog) -> str:
     """Every row of every table of the catalog's schema, as text."""
     with catalog.backend.reading() as session:
         tables = session.query_sql(
-            "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()", {}
+            "SELECT tablename FROM pg_tables WHERE schemaname = %(schema)s",
+            {"schema": catalog.uri.schema},
         )
         assert len(tables) > 8
         return "".join(

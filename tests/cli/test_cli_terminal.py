@@ -210,6 +210,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Cli:
 
     command = Cli(f"deltasql://sqlite/{tmp_path_factory.mktemp('many')}/meta.db")
     with dk.connect(str(command.uri)) as catalog:
+        command("init")
         command("create", "many", "--schema", "id BIGINT")
         adds = [
             Add(

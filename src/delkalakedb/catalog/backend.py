@@ -45,8 +45,8 @@ __all__ = [
     "lacks_file",
     "listed",
     "load_backend",
+    "newer_version",
     "no_catalog",
-    "other_version",
     "unfit",
 ]
 
@@ -249,7 +249,7 @@ class Backend(ABC):
     ) -> AbstractContextManager[Session]:
         """A transaction: committed at the end of the block, else rolled back.
 
-        A catalog whose schema version isn't this package's is refused inside the
+        A catalog of a newer schema version than this package's is refused inside the
         transaction, because another client may have upgraded the catalog since it was
         opened.
 
@@ -267,10 +267,10 @@ class Backend(ABC):
             return session.query_many(queries)
 
     def check_version(self, session: Session) -> None:
-        """Refuse a catalog whose schema version isn't this package's."""
+        """Refuse a catalog whose schema version is newer than this package's."""
         ((found,),) = session.query("load_schema_version", {})
-        if found != self.schema_version:
-            raise other_version(self.name, int(found or 0), self.schema_version)
+        if int(found or 0) > self.schema_version:
+            raise newer_version(self.name, int(found), self.schema_version)
 
     @abstractmethod
     def batches(
@@ -328,12 +328,11 @@ class Backend(ABC):
         """Close every connection."""
 
 
-def other_version(name: str, found: int, known: int) -> CatalogSchemaError:
-    """What to say of a catalog whose schema version isn't this package's."""
-    advice = "upgrade delkalakedb" if found > known else "open the catalog again"
+def newer_version(name: str, found: int, known: int) -> CatalogSchemaError:
+    """What to say of a catalog whose schema version is newer than this package's."""
     return CatalogSchemaError(
         f"{name}: the catalog has schema version {found}, and this version of "
-        f"delkalakedb knows {known}; {advice}"
+        f"delkalakedb knows {known}; upgrade delkalakedb"
     )
 
 

@@ -236,7 +236,10 @@ class Catalog:
         creates = self._settings.sql.schema_policy == "create_if_missing"
         if version := find_schema_version(self.backend):
             self._ensure(version, create=creates)
-        elif not creates:
+            return
+        # It may have been there before.
+        self.backend.has_catalog = False
+        if not creates:
             raise no_catalog(self.backend, str(self.uri), writes_create=False)
 
     def _ensure(self, version: int, *, create: bool) -> None:

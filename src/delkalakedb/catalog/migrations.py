@@ -4,7 +4,7 @@ import re
 import time
 from typing import Any
 
-from delkalakedb.catalog.backend import Backend, Insert, Session, other_version
+from delkalakedb.catalog.backend import Backend, Insert, Session, newer_version
 from delkalakedb.catalog.statements import load_migrations, split_script
 from delkalakedb.errors import CatalogNotFoundError, CatalogSchemaError
 
@@ -93,6 +93,6 @@ def _version(session: Session) -> int:
 def _up_to_date(current: int, backend: Backend, name: str) -> bool:
     latest = latest_schema_version(backend.engine)
     if current > latest:
-        raise other_version(name, current, latest)
+        raise newer_version(name, current, latest)
     backend.schema_version = latest
     return current == latest

@@ -81,8 +81,10 @@ _COPY_ROWS = 100
 _MAX_NAME_BYTES = 63
 _Query = tuple[str, Params]
 # Read committed, because a writer that waited for a table's lock must see what was
-# committed meanwhile.
-_BEGIN: _Query = ("BEGIN ISOLATION LEVEL READ COMMITTED", {})
+# committed meanwhile. A session of our own has it as its default.
+_ISOLATION = "read committed"
+_BEGIN: _Query = ("BEGIN", {})
+_BEGIN_SHARED: _Query = (f"BEGIN ISOLATION LEVEL {_ISOLATION}", {})
 _NOT_DURABLE: _Query = ("SET LOCAL synchronous_commit TO off", {})
 _COMMIT: _Query = ("COMMIT", {})
 # A commit that was published must never be lost by the database.
@@ -204,7 +206,7 @@ class PostgresBackend(Backend):
         """Return the statements that begin a transaction."""
         begin = [_BEGIN]
         if connection.prepared is None:
-            begin.append((self._setting(local=True), {}))
+            begin = [_BEGIN_SHARED, (self._setting(local=True), {})]
         if not durable:
             begin.append(_NOT_DURABLE)
         if not any_version:
@@ -351,6 +353,8 @@ class PostgresBackend(Backend):
         }
         if self._timeout_ms is not None:
             values["statement_timeout"] = f"'{self._timeout_ms}'"
+        if not local:
+            values["default_transaction_isolation"] = f"'{_ISOLATION}'"
         made = (f"set_config('{n}', {v}, {local})" for n, v in values.items())
         return f"SELECT {', '.join(made)}"
 

@@ -14,6 +14,8 @@ from adbc_driver_postgresql.dbapi import connect as adbc_connect
 
 __all__ = ["Connection", "Error", "OperationalError", "connect", "is_healthy", "read"]
 
+_ANSWER = pa.schema({"x": pa.int32()})
+
 
 def connect(conninfo: str) -> Connection:
     """Connect to the database."""
@@ -22,13 +24,12 @@ def connect(conninfo: str) -> Connection:
 
 
 def is_healthy(connection: Connection) -> bool:
-    """Return whether the server begins and ends a transaction."""
+    """Return whether the server answers."""
     try:
-        connection.adbc_connection.set_autocommit(False)
-        connection.adbc_connection.set_autocommit(True)
-    except Error:
+        found = list(read(connection, "SELECT 1 AS x", None, _ANSWER))
+    except (Error, OSError):
         return False
-    return True
+    return bool(found)
 
 
 def read(

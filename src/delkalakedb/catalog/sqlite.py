@@ -249,8 +249,8 @@ class SqliteBackend(Backend):
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF not in _FORBIDDEN:
                 raise
-            options = "mode=ro&vfs=unix-none" if self._has_log() else "immutable=1"
-            connection = self._open(options, _try_read_alone)
+            how = "vfs=unix-none" if self._has_log() else "immutable=1"
+            connection = self._open(f"mode=ro&{how}", _try_read_alone)
         connection.stamp = stamp
         return connection
 

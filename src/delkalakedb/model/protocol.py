@@ -117,7 +117,7 @@ def check_writable(protocol: Protocol, metadata: Metadata) -> None:
     supported = supported_features(protocol)
     active = active_features(protocol, metadata)
     refused = [n for n in active if n not in FEATURES or not FEATURES[n].write]
-    _refuse("write to", refused)
+    _refuse("write", refused)
     if metadata.schema_string == NO_SCHEMA:
         raise ProtocolError("can't write to a table whose metaData has no schemaString")
     for name in sorted(supported & FEATURES.keys()):

@@ -124,11 +124,12 @@ def open_real(
     table, version = snapshot.table, snapshot.version
     features = known(snapshot.protocol.reader_features) or ()
     ratified = not isinstance(snapshot, PendingSnapshot)
+    if ratified:
+        # Its place may be another table's by now.
+        catalog.log(table.name, snapshot.identity).head()
     # delta-rs doesn't find each file that has a roundabout path.
     odd = has_odd_paths(snapshot) and local_folder(table.location) is not None
     if ratified and not odd and LOG_ONLY.isdisjoint(features):
-        # Its place may be another table's by now.
-        catalog.log(table.name, snapshot.identity).head()
         if catalog.mirror_state(table.name)[0] < version:
             publish(catalog, table.name, storage_options)
         options = dict(storage_options or {})

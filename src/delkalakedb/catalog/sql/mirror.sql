@@ -31,7 +31,8 @@ WHERE table_id = (
     AND (state <> 'diverged' OR :settling = 1)
     AND (next_try_ms IS NULL OR next_try_ms <= {now_ms} OR :early = 1)
     AND (
-        lease_until_ms IS NULL OR lease_until_ms <= {now_ms} OR lease_owner = :forsaken
+        lease_until_ms IS NULL OR lease_until_ms <= {now_ms}
+        OR lease_owner = CAST(:forsaken AS TEXT)
     )
 RETURNING
     fence, published_version, state, attempts, last_error, next_try_ms, lease_owner,

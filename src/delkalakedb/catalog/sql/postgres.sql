@@ -5,8 +5,8 @@
 CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)
 
 -- name: check_schema_version
--- Fails, as the root of a negative number, in a catalog of another schema version.
-SELECT sqrt(-abs(:schema_version - max(version))) FROM dl_schema_versions
+-- Fails, as the root of a negative number, in a catalog of a newer schema version.
+SELECT sqrt(:schema_version - max(version)) FROM dl_schema_versions
 
 -- name: find_schema
 -- Whether there is such a schema.
