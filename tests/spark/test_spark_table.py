@@ -290,7 +290,7 @@ def test_versions_and_times_are_restored_and_old_files_vacuumed(
     spark.conf.set(setting, "false")
     try:
         assert table.vacuum(0.9).count() == 0
-        assert len(list(tmp_path.rglob("*.parquet"))) == 3
+        assert len(list(tmp_path.rglob("*.parquet"))) == 2
         assert table.vacuum(0).count() == 0
     finally:
         spark.conf.unset(setting)
