@@ -326,8 +326,8 @@ class Write:
 
     def _metadata(self, snapshot: Snapshot) -> Metadata:
         """The metadata of the version to come."""
+        snapshot.check_ours()
         metadata = snapshot.metadata
-        check_writable(snapshot.protocol, metadata)
         if self.overwrite_schema:
             return self._replaced(metadata)
         given, there = self._partitions, metadata.partition_columns
