@@ -99,6 +99,8 @@ def test_uri_of_the_catalog_may_have_other_credentials(
 def test_uri_of_another_catalog_is_refused(catalog_uri: str, tmp_path: Path) -> None:
     other = f"deltasql://sqlite/{tmp_path}/other.db"
     dk.write_deltalake(f"{other}?table=t", ROWS)
+    with dk.connect(catalog_uri) as catalog:
+        catalog.init()
 
     with dk.transaction(catalog_uri) as tx:
         for uri in (f"{other}?table=t", URIS[0], URIS[1]):

@@ -17,6 +17,7 @@ from delkalakedb.errors import (
     CatalogError,
     CatalogNotFoundError,
     CatalogSchemaError,
+    CatalogUnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -354,10 +355,23 @@ def no_catalog(
     return error
 
 
-def lacks_file(path: "str | Path") -> bool:
-    """Whether a database file isn't in its folder; a folder has to be there."""
-    file = os.path.realpath(path)
-    return not os.path.lexists(file) and os.path.isdir(os.path.dirname(file))
+def lacks_file(name: str, path: "str | Path") -> bool:
+    """Whether a database file isn't in its folder.
+
+    Where that can't be told, because the folder can't be looked into, the catalog is
+    unavailable.
+    """
+    try:
+        try:
+            os.stat(path)
+        except FileNotFoundError:
+            os.stat(os.path.dirname(os.path.realpath(path)))
+            return True
+    except OSError as error:
+        raise CatalogUnavailableError(
+            f"{name}: {error.strerror}: {error.filename}"
+        ) from error
+    return False
 
 
 def is_empty(path: "str | Path") -> bool:

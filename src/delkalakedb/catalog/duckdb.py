@@ -278,7 +278,7 @@ class DuckDBBackend(Backend):
         self._heads.forget()
 
     def is_absent(self) -> bool:
-        return not self.ephemeral and lacks_file(self._path)
+        return not self.ephemeral and lacks_file(self.name, self._path)
 
     def make_database(self) -> None:
         self._check_process()

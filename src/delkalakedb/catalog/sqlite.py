@@ -199,7 +199,7 @@ class SqliteBackend(Backend):
         self._pool.close()
 
     def is_absent(self) -> bool:
-        return lacks_file(self._path)
+        return lacks_file(self.name, self._path)
 
     def make_database(self) -> None:
         with self._mapped():

@@ -49,6 +49,8 @@ def vector_path(vector: DeletionVector) -> str | None:
         raise CodecError(f"deletion vector of unknown storage {vector.storage_type!r}")
     folder, identity = text[:-_UUID_LENGTH], text[-_UUID_LENGTH:]
     try:
+        if len(identity) < _UUID_LENGTH:
+            raise ValueError("too short")
         name = f"deletion_vector_{UUID(bytes=_decode(identity))}.bin"
     except (KeyError, OverflowError, ValueError) as error:
         raise CodecError(f"{text!r} names no file of a deletion vector") from error

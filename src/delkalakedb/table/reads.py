@@ -20,7 +20,12 @@ import deltalake
 import msgspec
 
 from delkalakedb.catalog import Catalog, Snapshot
-from delkalakedb.errors import DeltaError, VersionNotFoundError
+from delkalakedb.catalog.names import no_such_table
+from delkalakedb.errors import (
+    CatalogNotFoundError,
+    DeltaError,
+    VersionNotFoundError,
+)
 from delkalakedb.model.actions import known
 from delkalakedb.model.paths import Inside, Outside, resolve_path
 from delkalakedb.storage import canonical_location, local_folder
@@ -184,7 +189,11 @@ class SqlRawReads:
             return self._log.head().first_version
 
     def _load(self, version: int | None) -> Snapshot:
-        return self._catalog.snapshot(self._name, version, identity=self._identity)
+        try:
+            return self._catalog.snapshot(self._name, version, identity=self._identity)
+        except CatalogNotFoundError as error:
+            error.args = (f"{no_such_table(self._name)}: {error}",)
+            raise
 
     if not TYPE_CHECKING:  # a checker would take every name for one of ours
 
