@@ -14,7 +14,7 @@ LAYERS = (
     ("uri_options",),
     ("uri",),
     ("settings",),
-    ("config", "defaults", "telemetry"),
+    ("config", "telemetry"),
     ("model",),
     ("catalog", "storage"),
     ("mirror",),

@@ -17,8 +17,8 @@ import pytest
 
 import delkalakedb as dk
 from delkalakedb.catalog.backend import load_backend
+from delkalakedb.catalog.defaults import PlainSettings, plain_settings
 from delkalakedb.config import load_settings
-from delkalakedb.defaults import PlainSettings, plain_settings
 from delkalakedb.errors import TableNotFoundError
 from delkalakedb.settings import Settings
 from delkalakedb.table.files import load_files

@@ -20,7 +20,6 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from delkalakedb.defaults import SettingIgnoredWarning
 from delkalakedb.uri import parse_uri
 from delkalakedb.uri_options import MAX_SECONDS, PLACE, read_place
 
@@ -122,6 +121,10 @@ CatalogUri = Annotated[
     Field(description="a deltasql:// URI"),
     AfterValidator(_catalog),
 ]
+
+
+class SettingIgnoredWarning(UserWarning):
+    """A setting without effect: the process has the database open already."""
 
 
 class _Section(BaseModel):

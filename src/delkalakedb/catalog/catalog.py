@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Self, Union, Unpack, cast
 import msgspec
 
 from delkalakedb.catalog.backend import Backend, no_catalog
+from delkalakedb.catalog.defaults import PlainSettings, plain_settings
 from delkalakedb.catalog.head import Head, Identity, parse_head
 from delkalakedb.catalog.migrations import ensure_schema, find_schema_version
 from delkalakedb.catalog.reader import SqlTxnLogReader
 from delkalakedb.catalog.registry import Share
-from delkalakedb.defaults import PlainSettings, plain_settings
 from delkalakedb.errors import CommitFailedError, DeltaError
 from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
 from delkalakedb.model.tables import Commit, File, Table

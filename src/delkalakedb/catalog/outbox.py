@@ -273,7 +273,7 @@ def taking(
         early: even if it is too soon after a failure.
         settling: even if the table is diverged or held.
         forsaken: a holder that is gone, whose lease may be taken before its term ends.
-        token: what the lease is released by, for a caller that may not hear of it.
+        token (str): by which a caller that may not hear of the lease releases it.
     """
     params: dict[str, object] = {
         "name": name,

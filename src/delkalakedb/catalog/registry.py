@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from delkalakedb.catalog.backend import Backend, load_backend
 from delkalakedb.catalog.forks import at_fork
 from delkalakedb.catalog.migrations import latest_schema_version
-from delkalakedb.defaults import SettingIgnoredWarning
 from delkalakedb.errors import CatalogUnavailableError
 
 if TYPE_CHECKING:
@@ -150,6 +149,8 @@ def _warn_ignored(uri: "Uri", asked: "Settings", decided: "Settings") -> None:
             if (value := getattr(mine, name)) != (used := getattr(theirs, name)):
                 ignored.append(f"{section}.{name} = {value} (it is {used})")
     if ignored:
+        from delkalakedb.settings import SettingIgnoredWarning
+
         warnings.warn(
             f"{uri}: this process has the database open already, and its first catalog "
             f"decides for all; without effect: {', '.join(ignored)}. Close the others "

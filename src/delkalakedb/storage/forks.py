@@ -31,7 +31,8 @@ class Library:
         self._error = error
         # None in a child until it was tried.
         self._usable: bool | None = True
-        os.register_at_fork(after_in_child=self._doubt)
+        if hasattr(os, "register_at_fork"):  # Windows has no forks.
+            os.register_at_fork(after_in_child=self._doubt)
 
     def check(self, what: str) -> None:
         """Refuse to use it where it would hang or panic; `what` is at stake."""

@@ -14,17 +14,13 @@ from delkalakedb.uri import Uri
 if TYPE_CHECKING:
     from delkalakedb.settings import Settings
 
-__all__ = ["PlainSettings", "SettingIgnoredWarning", "plain_settings"]
+__all__ = ["PlainSettings", "plain_settings"]
 
 _ENV_PREFIX = "DELKALAKEDB_"
 # Variables of ours that hold no setting.
 _NO_SETTINGS = ("DELKALAKEDB_REGISTER", "DELKALAKEDB_TEST_")
 _FILE = "deltalakedb.toml"
 _POLICIES = ("create_if_missing", "error")
-
-
-class SettingIgnoredWarning(UserWarning):
-    """A setting without effect: the process has the database open already."""
 
 
 class _Sql:
