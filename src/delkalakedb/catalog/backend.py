@@ -369,7 +369,8 @@ def lacks_file(name: str, path: "str | Path") -> bool:
             return True
     except OSError as error:
         raise CatalogUnavailableError(
-            f"{name}: {error.strerror}: {error.filename}"
+            f"{name}: {error.strerror}: unable to open database file, because of "
+            f"{error.filename}"
         ) from error
     return False
 
