@@ -330,7 +330,7 @@ class Backend(ABC):
 
 
 def newer_version(name: str, found: int, known: int) -> CatalogSchemaError:
-    """What to say of a catalog whose schema version is newer than this package's."""
+    """Return the error for a catalog of a newer schema version than this package's."""
     return CatalogSchemaError(
         f"{name}: the catalog has schema version {found}, and this version of "
         f"delkalakedb knows {known}; upgrade delkalakedb"
@@ -345,7 +345,7 @@ def unfit(name: str, error: Exception) -> CatalogError:
 def no_catalog(
     backend: Backend, name: str, reason: str = "", *, writes_create: bool = True
 ) -> CatalogNotFoundError:
-    """What to say of a database without a catalog, and how to make one."""
+    """Return the error for a database without a catalog; it says how to make one."""
     how = "make it with `deltasql init`, or by writing a first table"
     if not writes_create:
         how = "make it with `deltasql init`; a write doesn't, with sql.schema = error"

@@ -54,7 +54,7 @@ class _Cache:
 
 
 class PlainSettings:
-    """What a backend reads of `Settings`."""
+    """The part of `Settings` that a backend reads, without pydantic."""
 
     cache = _Cache
 

@@ -262,7 +262,7 @@ class SqliteBackend(Backend):
         return all(os.access(path, os.W_OK) for path in (self._path, self._path.parent))
 
     def _stamp(self) -> tuple[object, ...]:
-        """What changes when somebody who can writes to the files."""
+        """Return a value that changes when another process writes to the files."""
         found = [_stamp_of(f"{self._path}{end}") for end in ("", "-wal")]
         return (self._is_writable(), *found)
 
