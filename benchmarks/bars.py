@@ -1,4 +1,4 @@
-"""What a run has measured: rows to hold against a bar, and times to plot."""
+"""The results of a run: figures with their bars, and times to plot."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class Row:
-    """One measured figure; without a limit it is only reported."""
+    """A measured figure, with a limit or only reported."""
 
     bar: str
     engine: str
@@ -27,7 +27,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Timing:
-    """One median, for plots and for the record."""
+    """A median, for the plots and the JSON file."""
 
     operation: str
     who: str
@@ -41,12 +41,12 @@ class Run:
     """The measurements of one engine.
 
     Args:
-        engine: its name.
-        folder: where its databases go.
+        engine: the name of the engine.
+        folder: the folder for its databases.
         sizes: the tables' sizes in files, in ascending order.
-        delta: the same tables as plain Delta tables, by size.
+        delta: the folders of the equivalent plain Delta tables, by size.
         commits: the lengths of two histories to compare.
-        bulk: how many adds a large commit has.
+        bulk: the number of adds of a large commit.
         ducklake_python: the Python of DuckLake's environment.
     """
 
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def largest(self) -> int:
-        """The size that grows."""
+        """The largest size, at which growth is measured."""
         return self.sizes[-1]
 
     @property
@@ -72,47 +72,47 @@ class Run:
         return max(n for n in self.sizes if n <= 100_000 or n == self.sizes[0])
 
     def database(self, label: str) -> Database:
-        """A new database."""
+        """Return a new database of the engine."""
         return ENGINES[self.engine](self.folder, label)
 
     def time(self, operation: str, files: int, seconds: float, who: str = "") -> float:
-        """Keep a median, our own unless it is said whose."""
+        """Record and return a median, of this engine unless `who` names a peer."""
         who = who or self.engine
         self.timings.append(Timing(operation, who, files, seconds))
         return seconds
 
     def memory(self, operation: str, files: int, peak_bytes: int, who: str) -> None:
-        """Keep a peak of memory."""
+        """Record a peak of memory."""
         self.timings.append(Timing(operation, who, files, peak_bytes / 1e6, "MB"))
 
     def at_most(
         self, bar: str, what: str, value: float, limit: float | None, unit: str = "x"
     ) -> None:
-        """A figure that must not exceed a limit."""
+        """Record a figure that must not exceed `limit`."""
         ok = None if limit is None else value <= limit
         self._add(bar, what, value, unit, "" if limit is None else f"<= {limit:g}", ok)
 
     def at_least(
         self, bar: str, what: str, value: float, limit: float | None, unit: str = "x"
     ) -> None:
-        """A figure that must reach a limit."""
+        """Record a figure that must reach `limit`."""
         ok = None if limit is None else value >= limit
         self._add(bar, what, value, unit, "" if limit is None else f">= {limit:g}", ok)
 
     def report(self, bar: str, what: str, value: float, unit: str) -> None:
-        """A figure without a bar."""
+        """Record a figure without a bar."""
         self._add(bar, what, value, unit, "", None)
 
     def measure(
         self, steps: Mapping[str, Callable[[], None]], bars: Collection[str]
     ) -> None:
-        """Take the steps that are among the bars; one that fails is a missed bar."""
+        """Run the steps of the requested bars; a step that raises is a missed bar."""
         for name in (name for name in steps if name in bars):
             started = time.monotonic()
             try:
                 steps[name]()
             except Exception as error:
-                # The other bars still count.
+                # The remaining bars are measured all the same.
                 traceback.print_exc()
                 self._fail(name, error)
             took = f"{self.engine}, {name}: {time.monotonic() - started:.1f} s"
@@ -128,7 +128,7 @@ class Run:
 
 
 def short(files: int) -> str:
-    """A size as the command line writes it."""
+    """Return a size in the form of the command line, such as `10k`."""
     if files % MILLION == 0:
         return f"{files // MILLION}m"
     return f"{files // 1000}k" if files % 1000 == 0 else str(files)

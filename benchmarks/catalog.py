@@ -33,7 +33,7 @@ _UNITS = {"k": 1000, "m": MILLION}
 
 
 def main() -> int:
-    """Run what was asked for; the exit status says whether every bar was met."""
+    """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
     runs: list[Run] = []
@@ -79,7 +79,7 @@ def _measure(run: Run, bars: set[str]) -> None:
         }
         run.measure(steps, bars)
     steps = {
-        # In processes of their own: a DuckDB file is open in one at a time.
+        # In separate processes, because only one process can open a DuckDB file.
         "list": lambda: reads.measure_list(run, databases[run.largest]),
         "commit": lambda: writes.measure_commit(run, databases[run.largest]),
         "bulk": lambda: writes.measure_bulk(run),
@@ -122,9 +122,16 @@ def _say(text: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = options_of(__doc__, _BARS, "1k,10k, and less of all")
-    parser.add_argument("--sizes", type=_sizes, help="default: 1k,10k,100k,1m")
-    parser.add_argument("--commits", type=int, help="of a long history; default: 50000")
-    parser.add_argument("--ducklake-python", help="see requirements-ducklake.txt")
+    parser.add_argument(
+        "--sizes", type=_sizes, help="sizes in files; 1k,10k,100k,1m by default"
+    )
+    parser.add_argument(
+        "--commits", type=int, help="length of the long history; 50000 by default"
+    )
+    parser.add_argument(
+        "--ducklake-python",
+        help="the Python of an environment with requirements-ducklake.txt",
+    )
     options = parser.parse_args()
     if options.sizes is None:
         options.sizes = _sizes("1k,10k" if options.quick else "1k,10k,100k,1m")

@@ -1,6 +1,6 @@
 """Measure checkpoints against deltalake's: python benchmarks/checkpoint.py --help.
 
-The plain table has a checkpoint of one commit ago, from which deltalake opens it.
+deltalake opens the plain table from a checkpoint that is one commit old.
 """
 
 import argparse
@@ -17,14 +17,14 @@ from engines import ENGINES, Database, postgres_server
 from measure import run_child
 from report import render
 
-from delkalakedb.model.codec import encode_commit
+from delkalakedb.model.actions import encode_commit
 
 _REPEATS = 3
 _UNITS = {"k": 1000, "m": MILLION}
 
 
 def main() -> int:
-    """Run what was asked for; the exit status says whether every bar was met."""
+    """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = _options()
     runs: list[Run] = []
     work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
@@ -47,7 +47,7 @@ def _measure(run: Run, files: int) -> None:
     database = run.database(f"checkpoint-{short(files)}")
     _build(database, files)
     ours, theirs = [], []
-    # In turns: a busy moment of the machine falls on both.
+    # Alternating, so that load on the machine affects both.
     for _ in range(_REPEATS):
         ours.append(_checkpoint_ours(run, database))
         theirs.append(_checkpoint_theirs(run.delta[files]))
@@ -76,7 +76,7 @@ def _checkpoint_theirs(peer: Path) -> dict[str, Any]:
     log = peer / "_delta_log"
     hint = (log / "_last_checkpoint").read_bytes()
     answer = run_child("checkpoint_delta", peer)
-    # What exists already is not written again.
+    # An existing checkpoint would not be written again.
     log.joinpath(f"{tables.BATCHES + 1:020}.checkpoint.parquet").unlink()
     log.joinpath("_last_checkpoint").write_bytes(hint)
     return answer
@@ -105,7 +105,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=_sizes, default=(100_000, MILLION))
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--work", type=Path, help="where databases go while it runs")
+    parser.add_argument("--work", type=Path, help="folder for the databases of the run")
     return parser.parse_args()
 
 

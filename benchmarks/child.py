@@ -1,6 +1,6 @@
-"""Tasks that need a process of their own: for its memory, or as one of many.
+"""Tasks that run in a separate process, to measure its memory or to run several.
 
-Each prints one JSON object. Usage: child.py TASK ARGUMENT...
+Each task prints one JSON object. Usage: child.py TASK ARGUMENT...
 """
 
 import json
@@ -18,7 +18,7 @@ _REPEATS = 3
 
 
 def list_catalog(uri: str, name: str) -> dict[str, Any]:
-    """All files of a table, as `Snapshot.files` gives them."""
+    """List all files of a table with `Snapshot.files`."""
     import delkalakedb as dk
 
     with dk.connect(uri) as catalog:
@@ -27,7 +27,7 @@ def list_catalog(uri: str, name: str) -> dict[str, Any]:
 
 
 def list_catalog_typed(uri: str, name: str) -> dict[str, Any]:
-    """All files of a table, with statistics and partition values in typed columns."""
+    """List all files of a table with typed statistics and partition values."""
     import delkalakedb as dk
 
     with dk.connect(uri) as catalog:
@@ -36,7 +36,7 @@ def list_catalog_typed(uri: str, name: str) -> dict[str, Any]:
 
 
 def list_delta(path: str) -> dict[str, Any]:
-    """All files of a table, as deltalake gives them."""
+    """List all files of a table with deltalake."""
     import deltalake
 
     return _listed(lambda: deltalake.DeltaTable(path).get_add_actions())
@@ -45,8 +45,8 @@ def list_delta(path: str) -> dict[str, Any]:
 def checkpoint_catalog(uri: str, name: str, location: str) -> dict[str, Any]:
     """Write the checkpoint of a table's latest version, once."""
     import delkalakedb as dk
-    from delkalakedb.mirror.checkpoint import write_checkpoint
-    from delkalakedb.storage import open_store
+    from delkalakedb.mirror.checkpoint.checkpoint import write_checkpoint
+    from delkalakedb.storage.store import open_store
 
     store, now_ms = open_store(location), time.time_ns() // 1_000_000
     with dk.connect(uri) as catalog:
@@ -63,7 +63,7 @@ def checkpoint_catalog(uri: str, name: str, location: str) -> dict[str, Any]:
 
 
 def checkpoint_delta(path: str) -> dict[str, Any]:
-    """The same by deltalake, which has to open the table first."""
+    """Open a table with deltalake and write its checkpoint."""
     import deltalake
 
     started = time.perf_counter()
@@ -72,7 +72,7 @@ def checkpoint_delta(path: str) -> dict[str, Any]:
 
 
 def import_log(location: str, uri: str, warm: str) -> dict[str, Any]:
-    """Import a table, verify included; what is loaded once isn't timed."""
+    """Import a table, including verify; imports of libraries aren't timed."""
     import delkalakedb as dk
 
     dk.import_table(warm, "deltasql://duckdb/:memory:?table=warm", history=False)
@@ -91,7 +91,7 @@ def import_log(location: str, uri: str, warm: str) -> dict[str, Any]:
 
 
 def open_delta(path: str, warm: str) -> dict[str, Any]:
-    """Open a table as deltalake does."""
+    """Open a table with deltalake."""
     import deltalake
 
     deltalake.DeltaTable(warm)
@@ -102,11 +102,11 @@ def open_delta(path: str, warm: str) -> dict[str, Any]:
 
 
 def write(uri: str, name: str, writer: str, seconds: str) -> dict[str, Any]:
-    """Commit one add after the other for a time; starts when told to."""
+    """Commit one add after the other for some seconds, after a line on stdin."""
     import tables
 
     import delkalakedb as dk
-    from delkalakedb.model.txnlog import Committed
+    from delkalakedb.catalog.commit.outcome import Committed
 
     versions, failures = [], []
     with dk.connect(uri) as catalog:
@@ -130,12 +130,12 @@ def write(uri: str, name: str, writer: str, seconds: str) -> dict[str, Any]:
 
 
 def pace(uri: str, names: str, rate: str, commits: str) -> dict[str, Any]:
-    """Commit one add at a time, each when it is due; a thread for each table."""
+    """Commit one add at a time, each when it is due, in one thread per table."""
     import tables
 
     import delkalakedb as dk
-    from delkalakedb.commits import commit
-    from delkalakedb.model.txnlog import Reads, Staged
+    from delkalakedb.model.log import Reads, Staged
+    from delkalakedb.write.committer import commit
 
     writers = names.split(",")
 
@@ -160,19 +160,19 @@ def pace(uri: str, names: str, rate: str, commits: str) -> dict[str, Any]:
 
 
 def reconcile(uri: str) -> dict[str, Any]:
-    """Publish what others commit, until SIGTERM."""
+    """Publish the commits of other processes until SIGTERM."""
     from delkalakedb import mirror
 
     return {status.table: status.to_dict() for status in mirror.run(uri)}
 
 
 def dataset(warm: str, table: str, where: str, low: str, high: str) -> dict[str, Any]:
-    """The CPU that a pyarrow dataset takes, and the files that a filter leaves."""
+    """Measure the CPU time of a pyarrow dataset, and list its files after a filter."""
     import pyarrow.dataset as ds
 
     import delkalakedb as dk
 
-    # Imports aren't the dataset's.
+    # Before the measurement, because imports must not count.
     for predicate in ("id = 1", None):
         dk.DeltaTable(warm).to_pyarrow_dataset(file_pruning_predicate=predicate)
     started = time.process_time()
@@ -184,10 +184,10 @@ def dataset(warm: str, table: str, where: str, low: str, high: str) -> dict[str,
 
 
 def open_handle(uri: str, small: str) -> dict[str, Any]:
-    """The memory with all that is imported, and with a table open; then a small one."""
+    """Measure the memory after the imports, and after opening each of two tables."""
     import delkalakedb as dk
-    from delkalakedb.catalog.backend import load_backend
-    from delkalakedb.uri import parse_uri
+    from delkalakedb.catalog.engine.backend import load_backend
+    from delkalakedb.settings.uri import parse_uri
 
     handles: list[Any] = [dk.DeltaTable, load_backend(parse_uri(uri).engine)]
     found = [_memory()]
@@ -200,13 +200,13 @@ def open_handle(uri: str, small: str) -> dict[str, Any]:
 
 
 def append(table: str, warm: str, seconds: str) -> dict[str, Any]:
-    """Append one row after the other for a time; starts when told to."""
+    """Append one row after the other for some seconds, after a line on stdin."""
     from table_writes import ROW
 
     import delkalakedb as dk
 
     appended, failures = 0, []
-    # The first write and the first list of files in a process load what they need.
+    # Before the measurement: the first write and the first list import libraries.
     dk.write_deltalake(warm, ROW, mode="append")
     dk.DeltaTable(warm).file_uris()
     print("ready", flush=True)
@@ -224,7 +224,7 @@ def append(table: str, warm: str, seconds: str) -> dict[str, Any]:
 
 
 def _memory() -> tuple[int, int]:
-    """Resident bytes, and those that aren't pages of files such as libraries."""
+    """Return the resident bytes, and those that aren't pages of mapped files."""
     status = Path("/proc/self/status")
     if not status.exists():
         raise NotImplementedError("memory is measured on Linux only")
@@ -240,7 +240,7 @@ def _listed(action: Callable[[], Any]) -> dict[str, Any]:
         started = time.perf_counter()
         table = action()
         seconds.append(time.perf_counter() - started)
-        # Later runs reuse memory that the first one left behind.
+        # Of the first run, because later runs reuse the memory that it freed.
         peak = peak or peak_bytes()
         rows = table.num_rows
         del table

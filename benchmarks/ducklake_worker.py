@@ -1,9 +1,9 @@
-"""DuckLake's side, run by the Python of its own environment: JSON lines in and out.
+"""A DuckLake worker, which runs in DuckLake's environment and speaks JSON lines.
 
-The files are put into DuckLake's metadata tables directly, as many at once as there
-are; only those that a query may match exist, with one row each that matches. DuckDB
-lists a DuckLake table's files when it executes, not for EXPLAIN, so planning is the
-time of the query less that of a scan of the same files by name.
+The worker inserts all files into DuckLake's metadata tables directly. Only files that a
+query may match exist, with one matching row each. DuckDB lists the files of a DuckLake
+table when it executes a query, not for EXPLAIN. The time of planning is therefore the
+time of the query less the time of a scan of the same files by name.
 """
 
 import json
@@ -29,7 +29,7 @@ _TYPES = {"sqlite": "(TYPE sqlite)", "postgres": "(TYPE postgres)"}
 
 
 class Worker:
-    """One attached DuckLake."""
+    """An attached DuckLake."""
 
     def __init__(self) -> None:
         self._connection = duckdb.connect()
@@ -42,7 +42,7 @@ class Worker:
     def build(
         self, attach: str, data: str, files: str, wheres: list[str]
     ) -> dict[str, Any]:
-        """A table with the files of a Parquet file that lists them."""
+        """Create a table with the files that a Parquet file lists."""
         self._attach(attach, f"DATA_PATH '{data}', ")
         columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
         self._run(f"CREATE TABLE lake.events ({columns})")
@@ -59,7 +59,7 @@ class Worker:
         return {}
 
     def plan(self, where: str) -> dict[str, Any]:
-        """The seconds of a pruned query, and of a scan of the files it must read."""
+        """Return the seconds of a pruned query, and of a scan of the files it reads."""
         started = time.perf_counter()
         ((found,),) = self._run(f"SELECT count(*) FROM lake.events WHERE {where}")
         queried = time.perf_counter()
@@ -157,7 +157,7 @@ def _inserts(schema: str) -> Iterator[str]:
             SELECT number, 1, {column_id}, 1000, 1000, 0, {low}, {high}, {nan}
             FROM f ORDER BY number
         """
-        # Without these DuckDB takes the table for empty and plans nothing.
+        # Without these rows, DuckDB takes the table for empty and plans nothing.
         yield f"""
             INSERT INTO {schema}.ducklake_table_column_stats (
                 table_id, column_id, contains_null, contains_nan, min_value, max_value
@@ -187,7 +187,7 @@ def _inserts(schema: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     worker = Worker()
     for line in sys.stdin:
         request = json.loads(line)

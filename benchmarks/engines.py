@@ -1,7 +1,7 @@
-"""The databases that the benchmark makes, and what each does without a catalog.
+"""The databases of the benchmarks, with plain operations to compare the catalog with.
 
-A `Database` is one fresh database; beside its catalog it can do two plain things to
-compare with: a durable commit of one row, and a bulk load of rows that exist already.
+A `Database` is one new database. In addition to its catalog, it has two plain
+operations: a durable commit of one row, and a bulk load of given rows.
 """
 
 import sqlite3
@@ -23,16 +23,16 @@ import delkalakedb as dk
 if TYPE_CHECKING:
     import psycopg
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-# Rows by table, as the engine's own way in wants them.
+# Rows by table, in the form that the engine's bulk load takes.
 Rows = dict[str, Any]
 _BARE_TABLE = "CREATE TABLE bare (id BIGINT PRIMARY KEY, note TEXT NOT NULL)"
 _NOTE = "x" * 100
 
 
 class Database(ABC):
-    """One database of one engine."""
+    """A database of one engine."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
@@ -41,40 +41,40 @@ class Database(ABC):
     @property
     @abstractmethod
     def uri(self) -> str:
-        """The catalog's URI."""
+        """The URI of the catalog in this database."""
 
     @property
     @abstractmethod
     def ducklake(self) -> str:
-        """What DuckLake attaches, where this database is for DuckLake."""
+        """The string by which DuckLake attaches this database."""
 
     @abstractmethod
     def size_bytes(self) -> int:
-        """What the database takes on disk."""
+        """Return the size of the database on disk."""
 
     @abstractmethod
     def bare_commit(self) -> Case:
-        """A durable commit of one small row, and nothing else."""
+        """Return a case that commits one small row durably."""
 
     @abstractmethod
     def dump(self, least: int) -> Rows:
-        """The rows of every table that has at least so many."""
+        """Return the rows of every table that has at least `least` rows."""
 
     @abstractmethod
     def load(self, rows: Rows) -> float:
-        """Seconds to load dumped rows in one durable transaction."""
+        """Load dumped rows in one durable transaction, and return the seconds."""
 
     def settle(self) -> None:
-        """What the engine would do by itself some time after a bulk load."""
+        """Do the maintenance that the engine does some time after a bulk load."""
         return
 
     def connect(self) -> dk.Catalog:
-        """The catalog in this database."""
+        """Open the catalog in this database."""
         return dk.connect(self.uri)
 
 
 class SqliteDatabase(Database):
-    """A file, in WAL mode with every commit forced to disk."""
+    """A SQLite file in WAL mode that syncs every commit to disk."""
 
     @property
     def path(self) -> Path:
@@ -139,7 +139,7 @@ class SqliteDatabase(Database):
 
 
 class DuckDBDatabase(Database):
-    """A file that one process at a time has open."""
+    """A DuckDB file, which one process at a time can open."""
 
     @property
     def path(self) -> Path:
@@ -181,7 +181,7 @@ class DuckDBDatabase(Database):
             started = time.perf_counter()
             connection.execute("BEGIN")
             for table, these in rows.items():
-                # Timed too: the other engines start from Python's rows as well.
+                # Timed as well, because the other engines also start from Python rows.
                 columns = [pa.array(column) for column in zip(*these, strict=True)]
                 names = [str(i) for i in range(len(columns))]
                 incoming = pa.Table.from_arrays(columns, names)
@@ -192,7 +192,7 @@ class DuckDBDatabase(Database):
 
 
 class PostgresDatabase(Database):
-    """A database of a server that forces every commit to disk."""
+    """A database of a Postgres server that syncs every commit to disk."""
 
     server: ClassVar[Any] = None
 
@@ -290,11 +290,11 @@ ENGINES: dict[str, type[Database]] = {
 
 @contextmanager
 def postgres_server(wanted: bool) -> Iterator[None]:
-    """A durable Postgres for the run, where an engine needs it."""
+    """Run a durable Postgres server during the block, if an engine needs it."""
     if not wanted:
         yield
         return
-    from postgres import Server
+    from tests.support.servers.postgres import Server
 
     server = Server("shared_buffers=256MB", "max_wal_size=4GB")
     server.start()

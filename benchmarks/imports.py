@@ -18,8 +18,7 @@ from measure import run_child
 from options import options_of
 from report import render, write_json
 
-from delkalakedb.model.actions import CommitInfo
-from delkalakedb.model.codec import encode_commit
+from delkalakedb.model.actions import CommitInfo, encode_commit
 
 _COMMITS, _QUICK_COMMITS = 50_000, 2_000
 _FILES, _QUICK_FILES = 1_000_000, 20_000
@@ -30,7 +29,7 @@ _NAME = "imported"
 
 @dataclass(frozen=True)
 class Log:
-    """A table that is imported: where it is, and how many commits or files it has."""
+    """A table to import: its folder, and its number of commits or files."""
 
     location: Path
     size: int
@@ -38,7 +37,7 @@ class Log:
 
 
 def main() -> int:
-    """Run what was asked for; the exit status says whether every bar was met."""
+    """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = options_of(__doc__, _BARS, "2k commits, 20k files").parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
@@ -68,9 +67,9 @@ def _run(engine: str, folder: Path) -> Run:
 
 
 def measure_commits(run: Run, log: Log) -> None:
-    """A log of JSON commits only, beside deltalake's opening of it."""
+    """Measure the import of a log of JSON commits against deltalake's open."""
     ours, theirs = [], []
-    # In turns: a busy moment of the machine falls on both.
+    # Alternating, so that load on the machine affects both.
     for number in range(_ROUNDS):
         ours.append(_import(run.database(f"commits-{number}"), log))
         theirs.append(run_child("open_delta", log.location, log.warm))
@@ -85,7 +84,7 @@ def measure_commits(run: Run, log: Log) -> None:
 
 
 def measure_checkpoint(run: Run, log: Log) -> None:
-    """A checkpoint of many files, beside a plain load of the rows that come of it."""
+    """Measure the import of a large checkpoint against a plain load of its rows."""
     database = run.database("checkpoint")
     ours = _import(database, log)
     assert ours["num_files"] == log.size, ours
@@ -109,7 +108,7 @@ def _load_plain(run: Run, rows: dict[str, Any]) -> float:
     beside = run.database("plain")
     beside.connect().close()
     gc.collect()
-    # Millions of rows that stay: the collector would look at them all.
+    # Otherwise the garbage collector would traverse millions of rows.
     gc.freeze()
     try:
         return beside.load(rows)
@@ -118,7 +117,7 @@ def _load_plain(run: Run, rows: dict[str, Any]) -> float:
 
 
 def _build_commits(log: Log) -> None:
-    """One file a commit, as an append with delta-rs leaves it."""
+    """Write a log with one file per commit, as delta-rs writes appends."""
     folder = log.location / "_delta_log"
     folder.mkdir(parents=True)
     for version in range(log.size):
@@ -144,7 +143,7 @@ def _build_commits(log: Log) -> None:
 
 
 def _build_checkpoint(log: Log) -> None:
-    """A checkpoint by delta-rs whose commits are cleaned up but for its own."""
+    """Write a checkpoint with delta-rs, and delete all older commits."""
     tables.build_delta(log.location, log.size)
     for version in range(tables.BATCHES):
         (log.location / "_delta_log" / f"{version:020}.json").unlink()
@@ -156,7 +155,7 @@ def _median(answers: list[dict[str, Any]], name: str) -> float:
 
 @dataclass(frozen=True)
 class Bar:
-    """How a bar's log is built and measured; its size, and that of a quick run."""
+    """A bar: how its log is built and measured, and its sizes, full and quick."""
 
     build: Callable[[Log], None]
     measure: Callable[[Run, Log], None]

@@ -1,7 +1,7 @@
-"""How far the mirror is behind while a writer goes on and the reconciler publishes.
+"""The lag of the mirror while a writer commits and the reconciler publishes.
 
-A version's lag is read off its file: the mirror sets the modification time to when the
-commit was ratified, and the kernel's change time is when it was published.
+The lag of a version is read from its file: the mirror sets the modification time to the
+time of the commit, and the kernel's change time is the time of publishing.
 """
 
 import statistics
@@ -18,9 +18,8 @@ from deltalake import DeltaTable
 from measure import run_child, start_child
 
 from delkalakedb import mirror
-from delkalakedb.model.actions import Add
-from delkalakedb.model.codec import decode_commit
-from delkalakedb.model.txnlog import Staged
+from delkalakedb.model.actions import Add, decode_commit
+from delkalakedb.model.log import Staged
 
 _TABLES = 10
 _RATE = 50.0
@@ -33,7 +32,7 @@ _BAR = "mirror lag"
 
 @dataclass(frozen=True)
 class _Offered:
-    """What came of commits at a rate; the lags are in the order of ratification."""
+    """The result of commits at a rate, with the lags in the order of the commits."""
 
     rate: float
     achieved: float
@@ -45,13 +44,13 @@ class _Offered:
 
     @property
     def bounded(self) -> bool:
-        """Whether the writer kept its pace, and the mirror did to the end."""
+        """Whether the writer and the mirror kept pace to the end."""
         last = self.lags_s[-len(self.lags_s) // 3 :]
         return self.achieved >= _KEPT_PACE * self.rate and _p95(last) < _P95_S
 
 
 def measure_lag(run: Run, *, quick: bool) -> None:
-    """The lag at the bar's rate, and the highest rate at which it stays bounded."""
+    """Measure the lag at the bar's rate, and the highest rate with a bounded lag."""
     lake = _Lake(run)
     with _reconciler(lake.uri):
         lake.wait()
@@ -68,7 +67,7 @@ def measure_lag(run: Run, *, quick: bool) -> None:
 
 
 def _ramp(run: Run, lake: "_Lake", offered: _Offered, seconds: float) -> _Offered:
-    """The last step up at which the lag was bounded."""
+    """Raise the rate step by step, and return the last one with a bounded lag."""
     highest = offered
     while offered.bounded:
         highest = offered
@@ -81,7 +80,7 @@ def _ramp(run: Run, lake: "_Lake", offered: _Offered, seconds: float) -> _Offere
 
 
 class _Lake:
-    """Tables without files, and a writer that appends to them in turn."""
+    """Tables without files, and a writer that appends to them in rotation."""
 
     def __init__(self, run: Run) -> None:
         database = run.database("lag")
@@ -96,7 +95,7 @@ class _Lake:
                 catalog.commit(Staged(name, tables.first_actions(), location=location))
 
     def offer(self, rate: float, seconds: float) -> _Offered:
-        """Commits at a rate, by a process of their own, until all are published."""
+        """Commit at a rate, in a separate process, and wait until all are published."""
         before = self._versions
         names = ",".join(before)
         answer = run_child("pace", self.uri, names, rate, int(rate * seconds))
@@ -105,14 +104,14 @@ class _Lake:
         return _Offered(rate, answer["rate"], list(self._lags(before)))
 
     def wait(self) -> None:
-        """Until every version is published."""
+        """Wait until every version is published."""
         deadline = time.monotonic() + _DRAINED_WITHIN_S
         while any(status.versions_behind for status in mirror.status(self.uri)):
             assert time.monotonic() < deadline, "the mirror didn't catch up"
             time.sleep(0.1)
 
     def check(self) -> dict[str, int]:
-        """What is wrong with the logs, by what the writer has committed."""
+        """Compare the logs with the commits of the writer, and count the errors."""
         wrong = dict.fromkeys(("lost", "twice", "out of order", "for deltalake"), 0)
         for name, last in self._versions.items():
             wanted = [_path(version) for version in range(1, last + 1)]
@@ -129,7 +128,7 @@ class _Lake:
         return wrong
 
     def _lags(self, before: Mapping[str, int]) -> Iterator[float]:
-        """Of the versions since, oldest first."""
+        """Return the lags of the later versions, oldest first."""
         new = [
             path.stat()
             for name, version in before.items()

@@ -1,7 +1,7 @@
-"""Times, memory and counts.
+"""Functions that measure times, memory and round trips.
 
-Cases that are compared run in turns, one after the other in each round, so that a busy
-moment of the machine falls on all of them; what counts is the median.
+Cases that are compared run one after the other in each round, so that load on the
+machine affects all of them. The result is the median.
 """
 
 import gc
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import delkalakedb as dk
 
 K = TypeVar("K")
-# Runs once and returns its seconds.
+# A case runs once and returns its seconds.
 Case = Callable[[], float]
 
 _WARM_ROUNDS = 3
@@ -29,7 +29,7 @@ _HERE = Path(__file__).parent
 
 
 def timed(action: Callable[[], object]) -> Case:
-    """A case that is all of an action."""
+    """Return a case that times the whole of an action."""
 
     def case() -> float:
         started = time.perf_counter()
@@ -47,14 +47,14 @@ def medians(
     most: int = 300,
     warm: int = _WARM_ROUNDS,
 ) -> dict[K, float]:
-    """The median seconds of each case, in interleaved rounds.
+    """Return the median seconds of each case, in interleaved rounds.
 
     Args:
-        cases: what to run in each round.
-        budget_s: no new round after so many seconds.
-        least: so many rounds whatever they take.
-        most: never more rounds.
-        warm: rounds before the first that counts.
+        cases: the cases to run in each round.
+        budget_s: seconds after which no new round starts.
+        least: the minimum number of rounds, whatever the budget.
+        most: the maximum number of rounds.
+        warm: the number of rounds before the first that counts.
     """
     times: dict[K, list[float]] = {name: [] for name in cases}
     order = random.Random(0)
@@ -66,7 +66,7 @@ def medians(
         for done in range(most):
             if done >= least and time.monotonic() > deadline:
                 break
-            # Shuffled: a case must not always suffer from the one before it.
+            # Shuffled, because a case can be slowed down by the one before it.
             for name in order.sample(list(cases), len(cases)):
                 times[name].append(cases[name]())
     return {name: statistics.median(found) for name, found in times.items()}
@@ -83,10 +83,10 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def peak_bytes() -> int:
-    """The most memory this process has held at once."""
+    """Return the peak memory of this process."""
     status = Path("/proc/self/status")
     if status.exists():
-        # Not ru_maxrss: a child starts with its parent's there.
+        # Not ru_maxrss, because a child inherits its parent's value.
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -94,7 +94,7 @@ def peak_bytes() -> int:
 
 
 def count_round_trips(catalog: dk.Catalog, action: Callable[[], object]) -> int:
-    """How often an action asks the database; statements in one pipeline are one."""
+    """Count the round trips of an action; statements in one pipeline are one."""
     backend, counts = catalog.backend, [0]
     reading = backend.reading
 
@@ -103,7 +103,7 @@ def count_round_trips(catalog: dk.Catalog, action: Callable[[], object]) -> int:
         with reading() as session:
             yield _Counted(session, counts)
 
-    # On the instance, in front of the class's method.
+    # On the instance, where it hides the class's method.
     backend.__dict__["reading"] = counted
     try:
         action()
@@ -123,7 +123,7 @@ class _Counted:
 
 
 def cpu_seconds(command: Sequence[str]) -> float:
-    """The CPU time, user and system, of a process from its start to its end."""
+    """Run a process, and return its user and system CPU time."""
     silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
     pid = os.posix_spawn(command[0], command, os.environ, file_actions=silent)
     _, status, used = os.wait4(pid, 0)
@@ -133,7 +133,7 @@ def cpu_seconds(command: Sequence[str]) -> float:
 
 
 def run_child(*arguments: object) -> dict[str, Any]:
-    """What a task of `child.py` reports, in a process of its own."""
+    """Run a task of `child.py` in a separate process, and return its report."""
     command = [sys.executable, str(_HERE / "child.py"), *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
@@ -141,7 +141,7 @@ def run_child(*arguments: object) -> dict[str, Any]:
 
 
 def start_child(*arguments: object) -> "subprocess.Popen[str]":
-    """A task of `child.py` that waits for a line before it begins."""
+    """Start a task of `child.py`, which waits for a line before it begins."""
     command = [sys.executable, str(_HERE / "child.py"), *map(str, arguments)]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

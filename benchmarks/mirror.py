@@ -22,11 +22,11 @@ from options import options_of
 from report import render, write_json
 
 import delkalakedb as dk
-from delkalakedb.commits import commit
-from delkalakedb.mirror.publish import publish_table
-from delkalakedb.mirror.verify import verify
-from delkalakedb.model.txnlog import Staged
-from delkalakedb.storage import open_store
+from delkalakedb.mirror.publisher.publication import publish_table
+from delkalakedb.mirror.verify.verification import verify_table
+from delkalakedb.model.log import Staged
+from delkalakedb.storage.store import open_store
+from delkalakedb.write.committer import commit
 
 _BARS = ("requests", "commit", "verify", "lag")
 _HERE = Path(__file__).parent
@@ -35,12 +35,12 @@ _FASTER = 10
 _COMMITS = 20
 _VERSIONS, _QUICK_VERSIONS = 1_000, 200
 _REQUEST_S = 0.05
-# Of a local file's time; an object store has no such request.
+# Setting the time of a local file; an object store has no such request.
 _FREE = {"set_modified"}
 
 
 def main() -> int:
-    """Run what was asked for; the exit status says whether every bar was met."""
+    """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = options_of(__doc__, _BARS, "10k files, less of all").parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
@@ -88,7 +88,7 @@ def _measure(run: Run, bars: Collection[str], *, quick: bool) -> None:
 
 
 class _Counted:
-    """A store that counts what it is asked."""
+    """A store that counts its requests."""
 
     def __init__(self, store: Any, counts: Counter[str]) -> None:
         self._store = store
@@ -100,7 +100,7 @@ class _Counted:
 
 
 def measure_requests(run: Run) -> None:
-    """What one commit after the other asks of the store."""
+    """Count the requests to the store for each of several commits."""
     location = str(run.folder / "requests")
     counts: Counter[str] = Counter()
     store: Any = _Counted(open_store(location), counts)
@@ -118,7 +118,7 @@ def measure_requests(run: Run) -> None:
 
 
 class _Slow:
-    """A store that takes a while for each request, and sums that up."""
+    """A store that delays each request, and adds up the time of all requests."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -139,7 +139,7 @@ class _Slow:
 
 
 def measure_verify(run: Run, versions: int) -> None:
-    """A deep check of many versions, beside its requests one after the other."""
+    """Measure a deep verify against the sum of the times of its requests."""
     folder = run.folder / "verify"
     with run.database("verify").connect() as catalog:
         first = Staged(tables.NAME, tables.first_actions(), location=str(folder))
@@ -153,10 +153,10 @@ def measure_verify(run: Run, versions: int) -> None:
             os.truncate(file, add.size)
         dk.mirror.publish(catalog, tables.NAME)
         # Once before, for what is imported on first use.
-        assert verify(catalog, tables.NAME, open_store(str(folder))).ok
+        assert verify_table(catalog, tables.NAME, open_store(str(folder))).ok
         store = _Slow(open_store(str(folder)))
         started = time.perf_counter()
-        report = verify(catalog, tables.NAME, store, deep=True)
+        report = verify_table(catalog, tables.NAME, store, deep=True)
         seconds = time.perf_counter() - started
     assert report.ok, str(report)
     assert report.versions_checked == versions
@@ -168,7 +168,7 @@ def measure_verify(run: Run, versions: int) -> None:
 
 
 def measure_commit(run: Run) -> None:
-    """One add committed and published, beside deltalake's commit of one add."""
+    """Measure committing and publishing one add against deltalake's commit."""
     files = run.largest
     tables.build_delta(run.delta[files], files)
     database = run.database("commit")
@@ -185,13 +185,13 @@ def measure_commit(run: Run) -> None:
     run.report(bar, f"into {short(files)} files, ours", ours * 1000, "ms")
     for what, seconds in medians(peers, budget_s=20, most=30).items():
         run.report(bar, f"deltalake, {what}", seconds * 1000, "ms")
-        # A job that appends opens the table first.
+        # The bar is for open + commit, because an append job opens the table first.
         limit = _FASTER if what == "open + commit" and files == _FILES else None
         run.at_least(bar, f"deltalake, {what} / ours", seconds / ours, limit)
 
 
 def _build(catalog: dk.Catalog, location: str, files: int) -> int:
-    """A published table, appended in ten commits; its version."""
+    """Build a published table in ten appends, and return its version."""
     commit(catalog, Staged(tables.NAME, tables.first_actions(), location=location))
     for version, actions in enumerate(tables.batches(files)):
         commit(catalog, tables.append(actions, version))
@@ -199,7 +199,7 @@ def _build(catalog: dk.Catalog, location: str, files: int) -> int:
 
 
 def _append(number: int, version: int) -> Staged:
-    # A generation of its own: these paths are nobody else's.
+    # Generation 1, so that no other add has these paths.
     return tables.append([tables.add(number, tables.FILES_PER_DAY, 1)], version)
 
 

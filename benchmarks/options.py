@@ -12,19 +12,19 @@ __all__ = ["among", "options_of"]
 def options_of(
     description: str | None, bars: Collection[str], quick: str
 ) -> argparse.ArgumentParser:
-    """A parser with the engines, the bars, and the places."""
+    """Return a parser with the options for engines, bars and folders."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--engines", type=among(ENGINES), default=list(ENGINES))
     parser.add_argument("--bars", type=among(bars), default=list(bars))
     parser.add_argument("--quick", action="store_true", help=quick)
     results = Path(__file__).parent / "results"
     parser.add_argument("--out", type=Path, default=results)
-    parser.add_argument("--work", type=Path, help="where tables go while it runs")
+    parser.add_argument("--work", type=Path, help="folder for the databases of the run")
     return parser
 
 
 def among(known: Collection[str]) -> Callable[[str], list[str]]:
-    """A type of argument: some of these, between commas."""
+    """Return an argument type: some of the given choices, separated by commas."""
 
     def parse(text: str) -> list[str]:
         chosen = text.split(",")

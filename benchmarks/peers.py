@@ -1,4 +1,4 @@
-"""The peers: deltalake, and DuckLake in an environment of its own."""
+"""The peers: deltalake, and DuckLake in a separate environment."""
 
 import json
 import subprocess
@@ -16,12 +16,12 @@ _WORKER = Path(__file__).parent / "ducklake_worker.py"
 
 
 def delta_open(path: Path) -> Case:
-    """deltalake opens a table."""
+    """Return a case in which deltalake opens a table."""
     return timed(lambda: deltalake.DeltaTable(path))
 
 
 def delta_plan(path: Path, query: tables.Query) -> Case:
-    """deltalake opens a table and names the files that may match."""
+    """Return a case in which deltalake opens a table and lists matching files."""
 
     def plan() -> None:
         table = deltalake.DeltaTable(path)
@@ -32,7 +32,7 @@ def delta_plan(path: Path, query: tables.Query) -> Case:
 
 
 class DuckLake:
-    """A table in DuckLake on one of our engines, driven through a worker process."""
+    """A table in DuckLake on one of the engines, driven by a worker process."""
 
     def __init__(self, python: str, database: Database, files: int) -> None:
         folder = database.folder / f"ducklake-{database.name}"
@@ -55,7 +55,7 @@ class DuckLake:
         database.settle()
 
     def query(self, query: tables.Query, scans: list[float]) -> Case:
-        """Its pruned query; what reading the same Parquet files takes is put by."""
+        """Return a case with the pruned query, and append scan times to `scans`."""
 
         def case() -> float:
             answer = self._ask("plan", where=query.where)

@@ -1,4 +1,4 @@
-"""A run's outcome: a table on the terminal, a JSON file, and plots."""
+"""The report of a run: a table on the terminal, a JSON file, and plots."""
 
 import json
 import platform
@@ -23,7 +23,7 @@ _BARS = (
 
 
 def render(rows: Iterable[Row]) -> str:
-    """The rows as text, those of a bar together."""
+    """Return the rows as text, grouped by bar."""
     ordered = sorted(rows, key=_order([row.bar for row in rows]))
     header = ("bar", "engine", "what", "measured", "must be", "")
     cells = [header, *(_cells(row) for row in ordered)]
@@ -45,7 +45,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def write_json(runs: Sequence[Run], path: Path) -> None:
-    """Everything that was measured, and on what."""
+    """Write all measurements and a description of the machine as JSON."""
     content = {
         "machine": {
             "system": platform.platform(),
@@ -60,7 +60,7 @@ def write_json(runs: Sequence[Run], path: Path) -> None:
 
 
 def write_plots(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Plots; without matplotlib to draw them, it is said that there are none."""
+    """Write the plots, or print that there are none if matplotlib is missing."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -78,7 +78,7 @@ def write_plots(runs: Sequence[Run], folder: Path) -> list[Path]:
 
 
 def _lines(timings: Sequence[Timing], operation: str, folder: Path) -> Path | None:
-    """Seconds by size, a line for each engine and peer."""
+    """Plot seconds by size, with a line for each engine and peer."""
     chosen = [t for t in timings if t.operation == operation]
     if not chosen:
         return None

@@ -16,8 +16,8 @@ from options import options_of
 from pyspark.sql import SparkSession
 from report import render, write_json
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "spark"))
-import delta_spark
+sys.path.append(str(Path(__file__).parents[1]))
+from tests.support import delta_spark
 
 _BARS = ("scan", "plan", "grow", "write", "merge")
 _ROWS, _MERGED = 40 * MILLION, 10 * MILLION
@@ -32,10 +32,10 @@ _CONFIG = {
 
 
 def main() -> int:
-    """Run what was asked for; the exit status says whether every bar was met."""
+    """Run the requested benchmarks; exit with 1 if a bar was missed."""
     parser = options_of(__doc__, _BARS, "a hundredth of the rows, a tenth of the files")
     parser.set_defaults(engines=["sqlite"])
-    parser.add_argument("--rows", type=int, help="for 40M; merges have a quarter")
+    parser.add_argument("--rows", type=int, help="40M by default; merges use a quarter")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
@@ -66,7 +66,7 @@ def main() -> int:
 
 @contextmanager
 def _session(work: Path) -> Iterator[tuple[SparkSession, bool]]:
-    """Two local cores, with Delta Spark where it is to be had."""
+    """Start a session with two local cores, and Delta Spark if it is available."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config(map=_CONFIG)

@@ -1,4 +1,4 @@
-"""Scans of rows and plans over files, beside Spark's own Parquet reader."""
+"""Measurements of scans and plans against Spark's own Parquet reader."""
 
 import shutil
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from spark_rows import rows
 
 from delkalakedb import spark as dks
 from delkalakedb.model.actions import Action, Add
-from delkalakedb.model.txnlog import Staged
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.model.log import Staged
+from delkalakedb.settings.uri import format_uri, parse_uri
 
 _OVER_PARQUET = 1.15
 _PLANNED, _FASTER = 50_000, 20
@@ -30,7 +30,7 @@ _QUERIES: dict[str, Callable[[DataFrame], object]] = {
 
 
 def measure_scan(run: Run, session: SparkSession) -> None:
-    """Opening and reading, beside `spark.read.parquet` on the table's folder."""
+    """Measure opening and reading against `spark.read.parquet` of the folder."""
     for kind, partitions in (("plain", None), ("partitioned", ["day"])):
         database = run.database(f"scan_{kind}")
         uri = format_uri(parse_uri(database.uri).with_table(kind))
@@ -58,7 +58,7 @@ def _report(run: Run, bar: str, name: str, found: dict[str, float]) -> None:
 
 
 def measure_plan(run: Run, session: SparkSession) -> None:
-    """From the name of a table, or its files' names, to the tasks of a scan."""
+    """Measure planning a scan down to its tasks, by table and by file names."""
     few, many, _ = run.sizes
     folder = run.folder / "planned"
     paths = _files(folder, many)
@@ -83,7 +83,7 @@ def measure_plan(run: Run, session: SparkSession) -> None:
 
 
 def measure_growth(run: Run, session: SparkSession) -> None:
-    """A plan of few files out of many, and out of very many."""
+    """Measure a plan of few files in tables of 10k and of 1M files."""
     few, _, many = run.sizes
     cases = {}
     for size in (few, many):
@@ -107,12 +107,12 @@ def measure_growth(run: Run, session: SparkSession) -> None:
 
 
 def _tasks(df: DataFrame) -> int:
-    """Plans a scan down to its tasks."""
+    """Plan a scan down to its tasks."""
     return df.rdd.getNumPartitions()
 
 
 def _files(folder: Path, count: int) -> list[Path]:
-    """So many files of one row each."""
+    """Write `count` files of one row each, and return their paths."""
     one = folder / "one"
     one.mkdir(parents=True)
     columns = {"id": pa.array([1], pa.int64()), "amount": pa.array([1.5])}

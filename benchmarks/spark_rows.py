@@ -4,7 +4,7 @@ from bars import MILLION
 from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_PER_FILE = MILLION
-# Eight, `id` ascending; 16 days, scattered.
+# Eight columns; `id` ascends, and the 16 days are scattered.
 _COLUMNS = (
     "id",
     "date_add(DATE '2026-01-01', CAST(pmod(noise, 16) AS INT)) AS day",
@@ -18,10 +18,10 @@ _COLUMNS = (
 
 
 def rows(session: SparkSession, count: int) -> DataFrame:
-    """So many rows, a million to a file."""
+    """Return `count` rows, a million for each file."""
     return made(session.range(0, count, 1, max(2, count // _ROWS_PER_FILE)))
 
 
 def made(ids: DataFrame, salt: int = 0) -> DataFrame:
-    """The columns that belong to some ids."""
+    """Return the columns that belong to the given ids."""
     return ids.selectExpr("id", f"xxhash64(id, {salt}) AS noise").selectExpr(*_COLUMNS)

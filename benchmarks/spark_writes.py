@@ -1,4 +1,4 @@
-"""Writes beside Spark's own to Parquet, and merges beside Delta Spark's."""
+"""Measurements of writes against Parquet, and of merges against Delta Spark."""
 
 import shutil
 import time
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_rows import made, rows
 
 from delkalakedb import spark as dks
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
 
 _OVER_PARQUET = 1.15
 _NO_SLOWER = 1
@@ -21,7 +21,7 @@ _NEW_ROWS = 10
 
 
 def measure_write(run: Run, session: SparkSession) -> None:
-    """A first write, beside `df.write.parquet` of the same rows."""
+    """Measure a first write against `df.write.parquet` of the same rows."""
     catalog = run.database("write").uri
     for kind, partitions in (("plain", []), ("partitioned", ["day"])):
         data = rows(session, run.bulk)
@@ -66,7 +66,7 @@ def _ended(started: float, folder: Path) -> float:
 
 
 def measure_merge(run: Run, session: SparkSession, has_delta: bool) -> None:
-    """1% of a table's rows, beside Delta Spark on a copy of the table."""
+    """Measure a merge of 1% of the rows against Delta Spark on a copy."""
     size = run.bulk // 4
     catalog = run.database("merge").uri
     for kind, step in (("localised", 1), ("scattered", 100)):
@@ -102,7 +102,7 @@ def _report_merge(run: Run, bar: str, found: dict[str, float]) -> None:
 
 
 def _source(session: SparkSession, size: int, step: int, number: int) -> DataFrame:
-    """1% of the ids, in a row or far from each other; a tenth of them are new."""
+    """Return 1% of the ids, consecutive or scattered; a tenth of them are new."""
     part = size // 100
     first = number if step > 1 else number * 13 % 90 * part
     old = part - part // _NEW_ROWS

@@ -1,8 +1,8 @@
 """Measure a fresh process against its bars: python benchmarks/startup.py --help.
 
-CPU time, user and system, of all of a process: Python's start and every import count.
-Each figure is the least of several runs, those that are compared taking turns, because
-other work on the machine only ever adds to it.
+The figures are user and system CPU time of whole processes, including the start of
+Python and all imports. Each figure is the minimum of several alternating runs, because
+other work on the machine can only add time.
 """
 
 import shutil
@@ -19,13 +19,14 @@ from measure import cpu_seconds
 from options import options_of
 from report import render, write_json
 
-from delkalakedb.model.txnlog import Staged
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.model.log import Staged
+from delkalakedb.settings.uri import format_uri, parse_uri
 
 _BARS = ("open", "tables", "query")
 _FILES, _QUICK_FILES = 20_000, 1_000
 _ROUNDS, _QUICK_ROUNDS = 15, 3
-# Of deltalake's import and open; the drivers of the others alone take about as much.
+# Ratios to deltalake's import and open; SQLite only, because the drivers of the other
+# databases alone take about as much.
 _MOST = {("sqlite", "open"): 1.5, ("sqlite", "tables"): 2.0}
 _DRIVERS = {"sqlite": "sqlite3", "duckdb": "duckdb", "postgres": "psycopg"}
 _PEER = "import deltalake; deltalake.DeltaTable({!r})"
@@ -33,7 +34,7 @@ _OURS = "import delkalakedb as dk; assert len(dk.DeltaTable({!r}).file_uris()) =
 
 
 def main() -> int:
-    """Run what was asked for; the exit status says whether every bar was met."""
+    """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = options_of(__doc__, _BARS, "1k files, few rounds").parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
@@ -85,7 +86,7 @@ def _measure(run: Run, peer: Path, bars: Collection[str], rounds: int) -> None:
 
 def _least(cases: Mapping[str, list[str]], rounds: int) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in cases}
-    # The first round is for the system's cache, and for bytecode.
+    # The first round fills the system's cache, and writes bytecode.
     for _ in range(rounds + 1):
         for name, command in cases.items():
             found[name].append(cpu_seconds(command))
@@ -93,7 +94,7 @@ def _least(cases: Mapping[str, list[str]], rounds: int) -> dict[str, float]:
 
 
 def _built(run: Run) -> str:
-    """A table of no data files; it isn't published."""
+    """Build an unpublished table without data files."""
     database = run.database("startup")
     location = run.folder / f"files-{run.engine}"
     location.mkdir()

@@ -1,4 +1,4 @@
-"""Datasets and memory, each measured in a process of its own."""
+"""Measurements of datasets and memory, each in a separate process."""
 
 from pathlib import Path
 from typing import Any
@@ -8,19 +8,19 @@ from bars import Run, short
 from measure import run_child
 
 import delkalakedb as dk
-from delkalakedb.model.txnlog import Staged
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.model.log import Staged
+from delkalakedb.settings.uri import format_uri, parse_uri
 
 _FULL_FILES = 100_000
 _LESS_CPU, _LESS_CPU_SELECTIVE = 4, 100
 _HANDLE_BYTES = 20_000_000
 _RUNS = 3
-# What deltalake needs is the same for every engine, and takes minutes.
+# Cached, because it takes minutes and is the same for every engine.
 _answers: dict[str, dict[str, Any]] = {}
 
 
 class Peer:
-    """The same table as plain Delta; made when it is needed."""
+    """The equivalent plain Delta table, which is built when it is first needed."""
 
     def __init__(self, folder: Path, files: int) -> None:
         self._folder = folder
@@ -28,11 +28,11 @@ class Peer:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The folder of the table."""
         return self._made(self._files)
 
     def dataset(self, where: str) -> dict[str, Any]:
-        """What deltalake needs for a dataset."""
+        """Measure deltalake's dataset of the table."""
         if where not in _answers:
             small = self._made(tables.BATCHES)
             _answers[where] = _dataset(str(small), str(self.path), where, self._files)
@@ -46,7 +46,7 @@ class Peer:
 
 
 def measure_dataset(run: Run, peer: Peer) -> None:
-    """`to_pyarrow_dataset` of a table, whole and with a selective predicate."""
+    """Measure `to_pyarrow_dataset`, with and without a selective predicate."""
     files = run.peer_size
     large = _built(run, files)
     small = _beside(large, run.folder / "beside")
@@ -65,7 +65,7 @@ def measure_dataset(run: Run, peer: Peer) -> None:
 
 
 def measure_memory(run: Run) -> None:
-    """What an open handle holds of a large table."""
+    """Measure the memory of an open handle on a large table."""
     small, large = (_built(run, n) for n in (tables.BATCHES, run.largest))
     found = run_child("open_handle", large, small)
     imported, opened, both = found["resident"]
@@ -78,7 +78,7 @@ def measure_memory(run: Run) -> None:
 
 
 def _built(run: Run, files: int) -> str:
-    """A table in a database of its own; it isn't published."""
+    """Build an unpublished table in a new database."""
     database = run.database(f"read{short(files)}")
     location = run.folder / f"tables{short(files)}"
     location.mkdir(exist_ok=True)
@@ -93,7 +93,7 @@ def _built(run: Run, files: int) -> str:
 
 
 def _beside(uri: str, location: Path) -> str:
-    """A small table in the same database: what is measured has connected already."""
+    """Build a small table in the same database, to connect before measuring."""
     name = "beside"
     location.mkdir(exist_ok=True)
     with dk.connect(uri) as catalog:
@@ -104,7 +104,7 @@ def _beside(uri: str, location: Path) -> str:
 
 
 def _dataset(small: str, large: str, where: str, files: int) -> dict[str, Any]:
-    """The run of the median CPU time."""
+    """Run the measurement several times, and return the run of median CPU time."""
     first = files // 2 * tables.ROWS_PER_FILE
     arguments = (small, large, where, first, first + 1)
     runs = [run_child("dataset", *arguments) for _ in range(_RUNS)]

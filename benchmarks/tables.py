@@ -1,8 +1,8 @@
-"""Synthetic tables: the same files as a plain Delta table and in a catalog.
+"""Synthetic tables, with the same files as plain Delta tables and in a catalog.
 
-File `i` of `n` holds the ids from `i * 1000` on, so `id` is clustered. The files of a
-day lie scattered over the table, `FILES_PER_DAY` of them however large it is: a query
-of one day finds the same number of files at every size. No data file is written.
+File `i` of `n` holds the ids from `i * 1000` on, so `id` is clustered. Each day has
+`FILES_PER_DAY` files at every size, scattered over the table, so a query of one day
+finds the same number of files at every size. No data file is written.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,16 @@ import msgspec
 import pyarrow as pa
 
 import delkalakedb as dk
-from delkalakedb.model.actions import Action, Add, Format, Metadata, Protocol
-from delkalakedb.model.codec import encode_commit
-from delkalakedb.model.txnlog import Committed, Reads, Staged
+from delkalakedb.catalog.commit.outcome import Committed
+from delkalakedb.model.actions import (
+    Action,
+    Add,
+    Format,
+    Metadata,
+    Protocol,
+    encode_commit,
+)
+from delkalakedb.model.log import Reads, Staged
 
 NAME = "events"
 FILES_PER_DAY = 100
@@ -42,7 +49,7 @@ _COMMITS_PER_TRANSACTION = 200
 
 @dataclass(frozen=True)
 class File:
-    """What every copy of a table says of one file."""
+    """A file of a table, as in every copy of the table."""
 
     number: int
     path: str
@@ -55,7 +62,7 @@ class File:
 
 @dataclass(frozen=True)
 class Query:
-    """A selective predicate, and how many files may match it."""
+    """A selective predicate, and the number of files that may match it."""
 
     label: str
     where: str
@@ -63,12 +70,12 @@ class Query:
 
 
 def days(files: int) -> int:
-    """How many partitions a table of so many files has."""
+    """Return the number of partitions of a table with `files` files."""
     return max(1, files // FILES_PER_DAY)
 
 
 def file(number: int, files: int, generation: int = 0) -> File:
-    """File `number` of a table with `files` live ones."""
+    """Return file `number` of a table with `files` live files."""
     key = md5(f"{generation}/{number}".encode()).hexdigest()
     day = str(_FIRST_DAY + timedelta(days=number % days(files)))
     ts = _FIRST_TS + timedelta(seconds=number)
@@ -86,7 +93,7 @@ def file(number: int, files: int, generation: int = 0) -> File:
 
 
 def queries(files: int) -> list[Query]:
-    """A range of the clustered column and one partition, there at N/2 as well."""
+    """Return a range of `id` and a partition, whose files also exist at N/2."""
     first = files // 4
     low = first * ROWS_PER_FILE
     high = low + _RANGE_FILES * ROWS_PER_FILE - 1
@@ -99,7 +106,7 @@ def queries(files: int) -> list[Query]:
 
 
 def add(number: int, files: int, generation: int = 0) -> Add:
-    """The add action of a file, its statistics as delta-rs writes them."""
+    """Return the add action of a file, with statistics as delta-rs writes them."""
     f = file(number, files, generation)
     bounds = zip(f.id, f.ts, f.amount, f.city, strict=True)
     low, high = (
@@ -125,20 +132,20 @@ def add(number: int, files: int, generation: int = 0) -> Add:
 def adds(
     files: int, generation: int = 0, *, first: int = 0, last: int | None = None
 ) -> list[Action]:
-    """The add actions of a table, or of some of its files."""
+    """Yield the add actions of a table, or of some of its files."""
     numbers = range(first, files if last is None else last)
     return [add(number, files, generation) for number in numbers]
 
 
 def batches(files: int) -> Iterator[list[Action]]:
-    """The actions of a table's commits after the first one."""
+    """Yield the actions of each commit of a table after the first."""
     size = -(-files // BATCHES)
     for first in range(0, files, size):
         yield adds(files, first=first, last=min(first + size, files))
 
 
 def first_actions() -> list[Action]:
-    """The protocol and metadata of every table here."""
+    """Return the protocol and metadata of all synthetic tables."""
     fields = [
         {"name": name, "type": kind, "nullable": True, "metadata": {}}
         for name, kind in FIELDS.items()
@@ -158,7 +165,7 @@ def first_actions() -> list[Action]:
 
 
 def build_delta(location: Path, files: int) -> None:
-    """A plain Delta table with a checkpoint of delta-rs's own at its last version."""
+    """Build a plain Delta table, with a checkpoint by delta-rs at its last version."""
     log = location / "_delta_log"
     log.mkdir(parents=True)
     for version, actions in enumerate([first_actions(), *batches(files)]):
@@ -167,20 +174,20 @@ def build_delta(location: Path, files: int) -> None:
 
 
 def build_empty(catalog: dk.Catalog) -> int:
-    """A table without files; returns its version."""
+    """Create a table without files, and return its version."""
     location = f"/nowhere/{NAME}"
     return _commit(catalog, Staged(NAME, first_actions(), location=location))
 
 
 def build_catalog(catalog: dk.Catalog, files: int) -> None:
-    """A table of `files` files, appended in ten commits."""
+    """Build a table of `files` files in ten appends."""
     version = build_empty(catalog)
     for actions in batches(files):
         version = _commit(catalog, append(actions, version))
 
 
 def build_dead(catalog: dk.Catalog, files: int) -> None:
-    """A table that was overwritten ten times: ten dead files for each live one."""
+    """Build a table and overwrite it ten times: ten dead files for each live one."""
     version = build_empty(catalog)
     for generation in range(DEAD_PER_LIVE + 1):
         reads = Reads(version=version, whole_table=True)
@@ -189,7 +196,7 @@ def build_dead(catalog: dk.Catalog, files: int) -> None:
 
 
 def build_commits(catalog: dk.Catalog, commits: int) -> None:
-    """A table of one file a commit; many commits share a transaction, to save time."""
+    """Build a table of one file per commit, with many commits per transaction."""
     version = build_empty(catalog)
     while version < commits:
         upto = min(version + _COMMITS_PER_TRANSACTION, commits)
@@ -199,12 +206,12 @@ def build_commits(catalog: dk.Catalog, commits: int) -> None:
 
 
 def append(actions: list[Action], version: int) -> Staged:
-    """A blind append by a writer that has seen `version`."""
+    """Return a staged blind append by a writer that has read `version`."""
     return Staged(NAME, actions, Reads(version=version))
 
 
 def arrow(files: int) -> pa.Table:
-    """The files of a table as rows, for a catalog that isn't ours."""
+    """Return the files of a table as Arrow rows, for another catalog."""
     rows = []
     for number in range(files):
         f = file(number, files)

@@ -1,4 +1,4 @@
-"""Commits: of one file, of very many, and by several processes."""
+"""Measurements of commits: of one file, of many files, and by several processes."""
 
 import json
 import statistics
@@ -11,10 +11,10 @@ from engines import Database
 from measure import Case, medians, start_child
 
 import delkalakedb as dk
-from delkalakedb.model.txnlog import Committed
+from delkalakedb.catalog.commit.outcome import Committed
 
 SMALL = 10
-_OVER_BARE = {"sqlite": 3, "duckdb": 10, "postgres": 5}
+_OVER_BARE = {"sqlite": 3, "duckdb": 10, "postgres": 6}
 _FLAT = 1.3
 _OVER_LOAD = 1.5
 _REPEATS = 3
@@ -23,7 +23,7 @@ _WRITING_S = 5
 
 
 def measure_commit(run: Run, database: Database) -> None:
-    """One add a commit, beside a bare durable commit on the same disk."""
+    """Measure commits of one add against a bare durable commit on the same disk."""
     with run.database("small").connect() as small, database.connect() as large:
         tables.build_catalog(small, SMALL)
         cases = {
@@ -47,21 +47,20 @@ def _commit_one(catalog: dk.Catalog) -> Case:
     numbers = iter(range(10 * MILLION, 1 << 40))
 
     def case() -> float:
-        seen = catalog.snapshot(tables.NAME)
+        version = catalog.table(tables.NAME).version
         added = tables.add(next(numbers), tables.FILES_PER_DAY)
-        staged = tables.append([added], seen.version)
+        staged = tables.append([added], version)
         started = time.perf_counter()
-        outcome = catalog.ratify(staged, seen=seen)
+        (outcome,) = catalog.commit(staged)
         seconds = time.perf_counter() - started
-        assert isinstance(outcome, tuple)
-        assert isinstance(outcome[0], Committed)
+        assert isinstance(outcome, Committed)
         return seconds
 
     return case
 
 
 def measure_bulk(run: Run) -> None:
-    """A commit of many adds, beside a plain load of the rows it wrote."""
+    """Measure a commit of many adds against a plain load of the rows it wrote."""
     actions = tables.adds(run.bulk)
     rows = None
     ours, plain, sizes = [], [], []
@@ -88,7 +87,7 @@ def measure_bulk(run: Run) -> None:
 
 
 def measure_writers(run: Run) -> None:
-    """Several processes that commit to one table, in turns with a single one."""
+    """Measure processes that commit to one table against a single process."""
     database = run.database("writers")
     with database.connect() as catalog:
         first = tables.build_empty(catalog) + 1

@@ -1,4 +1,4 @@
-"""Create, append to, merge into and look back at a table whose truth is in SQL."""
+"""Create a table in a SQLite catalog, append, merge, and read it in three ways."""
 
 import tempfile
 from pathlib import Path

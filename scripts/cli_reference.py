@@ -1,32 +1,36 @@
-"""Write docs/cli.md from the command's own help: python scripts/cli_reference.py."""
+"""Write docs/cli.md from the help texts of `deltasql`.
+
+Usage: python scripts/cli_reference.py
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from delkalakedb.cli.main import cli
+from delkalakedb.cli.commands.root import cli
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """# The command
 
-Written by `scripts/cli_reference.py` from the command's own help; don't edit.
+This page lists every command and option of `deltasql`. `scripts/cli_reference.py`
+writes it from the command's help texts; don't edit it.
 
-| exit code | |
+| exit code | meaning |
 |---|---|
-| 0 | done |
-| 1 | done, but: tables differ, a check fails, or a commit isn't published yet |
-| 2 | wrong usage |
+| 0 | success |
+| 1 | success, but tables differ, a check fails, or a commit isn't published yet |
+| 2 | invalid usage |
 | 3 | the catalog can't be reached |
-| 4 | a conflict: somebody else was faster, or holds what is needed |
-| 5 | failed |
+| 4 | a conflict: another commit won, or another process holds a lock |
+| 5 | failure |
 | 130 | interrupted |
 
 """
 
 
 def reference() -> str:
-    """The page."""
+    """Return the text of the page."""
     return HEAD + "\n".join(_parts())
 
 

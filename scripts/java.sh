@@ -1,4 +1,4 @@
-# Sourced: `find_java` makes sure that Spark finds Java 17 or newer.
+# To be sourced: `find_java` finds Java 17 or newer for Spark, or installs it if it may.
 
 java_is_new_enough() {
   local java=${JAVA_HOME:+$JAVA_HOME/bin/}java version

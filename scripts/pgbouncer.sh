@@ -1,4 +1,5 @@
-# Sourced: `find_pgbouncer` installs PgBouncer where it may; its tests skip without it.
+# To be sourced: `find_pgbouncer` installs PgBouncer if it may; without PgBouncer, its
+# tests are skipped.
 
 find_pgbouncer() {
   [[ -x /usr/sbin/pgbouncer ]] || command -v pgbouncer >/dev/null && return
@@ -6,5 +7,5 @@ find_pgbouncer() {
   if [[ $EUID -eq 0 ]] && command -v apt-get >/dev/null; then
     apt-get update --quiet=2 && "${install[@]}" >/dev/null && return
   fi
-  echo "PgBouncer's tests are skipped; to run them: sudo ${install[*]}" >&2
+  echo "PgBouncer's tests are skipped; to run them, install it: sudo ${install[*]}" >&2
 }

@@ -1,4 +1,4 @@
-# Sourced: `make_venv <requirement>` installs the package into .venv.
+# To be sourced: `make_venv <requirement>` installs the package into .venv.
 
 find_python() {
   local name
@@ -20,8 +20,8 @@ make_venv() {
     "$python" -m venv .venv
   fi
   local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt)
-  # uv is faster; where it can't be had or can't reach the index, pip does it all.
-  # Its cache would keep more than a gigabyte for each time that pyspark is built.
+  # uv is faster than pip; if uv can't be installed or can't reach the index, pip is used.
+  # No cache, because it would keep more than a gigabyte for each build of pyspark.
   "${pip[@]}" uv 2>/dev/null &&
     .venv/bin/uv pip install --quiet --no-cache --python .venv/bin/python -c constraints.txt -e "$1" 2>/dev/null ||
     "${pip[@]}" -e "$1"

@@ -1,6 +1,6 @@
-"""The data source `deltasql`, which pyspark finds by this module's name.
+"""The data source `deltasql`, which pyspark discovers by the name of this module.
 
-Every session looks into it, so it loads nothing before it is used.
+Every Spark session imports this module, so it imports the package only on use.
 """
 
 from typing import TYPE_CHECKING
@@ -20,46 +20,46 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Tables of a SQL catalog, by their `deltasql://` URIs."""
+    """The data source of tables in a SQL catalog, by their `deltasql://` URIs."""
 
-    # Since the schema was asked for; a DataFrame keeps to one version.
+    # set by schema(), because a DataFrame stays at one version
     version: int | None = None
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "deltasql"
 
     def schema(self) -> "StructType":
-        """The columns that are read, as the version that is read has them."""
-        from delkalakedb.spark.source import load_schema
+        """Return the columns to read, and fix the version to read."""
+        from delkalakedb.spark.reader import load_schema
 
         self.version, schema = load_schema(self.options)
         return schema
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
-        """What reads a version."""
-        from delkalakedb.spark.source import BatchReader
+        """Return the reader of one version."""
+        from delkalakedb.spark.reader import BatchReader
 
         return BatchReader(self.options, schema, self.version)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-        """What appends rows, or puts them in the place of all others."""
-        from delkalakedb.spark.sink import BatchWriter
+        """Return the writer that appends rows or overwrites the table."""
+        from delkalakedb.spark.writer import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite)
 
-    # pyspark's names.
+    # The method names are pyspark's.
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
-        """What reads versions as they come."""
-        from delkalakedb.spark.streaming import StreamReader
+        """Return the reader of new versions."""
+        from delkalakedb.spark import StreamReader
 
         return StreamReader(self.options, schema, self.version)
 
     def streamWriter(  # noqa: N802
         self, schema: "StructType", overwrite: bool
     ) -> "DataSourceStreamWriter":
-        """What appends the rows of each batch, once."""
-        from delkalakedb.spark.sink import StreamWriter
+        """Return the writer that appends each batch of a stream once."""
+        from delkalakedb.spark.writer import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite)

@@ -2,24 +2,25 @@
 
 import os
 import resource
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
-from hypothesis import settings
 
 import delkalakedb as dk
-import stores
-from postgres import Server
+from tests.support import catalogs, engines, ids, run
+from tests.support.examples import register_profiles
+from tests.support.servers import stores
+from tests.support.servers.postgres import Server
 
-ENGINES = ("sqlite", "duckdb", "postgres")
-_URL = "DELKALAKEDB_TEST_PG_URL"
 _OPEN_FILES = 16_384
 
-settings.register_profile("ci", deadline=None, print_blob=True)
-settings.load_profile("ci")
+register_profiles()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add this suite's options."""
+    engines.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,17 +28,31 @@ def pytest_configure(config: pytest.Config) -> None:
     _allow_open_files()
     if hasattr(config, "workerinput"):
         return
-    stores.prepare(config)
-    if os.environ.get(_URL):
+    run.begin(config)
+    config.add_cleanup(stores.stop_all)
+    if os.environ.get(catalogs.URL):
         return
     server = Server("fsync=off", "max_connections=200")
     server.start()
-    os.environ[_URL] = server.dsn("postgres")
+    os.environ[catalogs.URL] = server.dsn("postgres")
     config.add_cleanup(server.stop)
-    config.add_cleanup(lambda: os.environ.pop(_URL))
+    config.add_cleanup(lambda: os.environ.pop(catalogs.URL))
 
 
-@pytest.fixture(params=ENGINES)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Keep the engines whose turn it is."""
+    ids.check_lengths(items)
+    engines.rotate(config, items)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Give long values short ids."""
+    return ids.shorten(val)
+
+
+@pytest.fixture(params=engines.ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
     """Each database engine in turn."""
     return str(request.param)
@@ -45,32 +60,29 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def postgres_uri() -> Iterator[str]:
-    """The URI of a catalog in a Postgres database of the test's own."""
-    name = f"t{uuid.uuid4().hex}"
-    with psycopg.connect(os.environ[_URL], autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-        # Every statement has to name its schema: a pooler's session may have any path.
-        admin.execute(f"ALTER DATABASE {name} SET search_path TO ''")
-        authority = _authority(admin)
-        yield f"deltasql://postgres/{authority}/{name}/public"
-        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    """The URI of a catalog that isn't there yet, in a new Postgres database."""
+    with catalogs.database() as uri:
+        yield uri
 
 
 @pytest.fixture
-def catalog_uri(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+def new_catalog_uri(engine: str, tmp_path: Path) -> Iterator[str]:
+    """The URI of a catalog that isn't there yet, on each engine in turn."""
+    with catalogs.new_uri(engine, tmp_path) as uri:
+        yield uri
+
+
+@pytest.fixture
+def catalog_uri(engine: str, tmp_path: Path) -> Iterator[str]:
     """The URI of an empty catalog, on each engine in turn."""
-    if engine == "postgres":
-        uri = request.getfixturevalue("postgres_uri")
-        return f"{uri}?data_path={tmp_path}/tables"
-    suffix = {"sqlite": "db", "duckdb": "duckdb"}[engine]
-    return f"deltasql://{engine}/{tmp_path}/meta.{suffix}"
+    with catalogs.copied_uri(engine, tmp_path) as uri:
+        yield uri
 
 
 @pytest.fixture
 def catalog(catalog_uri: str) -> Iterator[dk.Catalog]:
     """An empty catalog, on each engine in turn."""
     with dk.connect(catalog_uri) as catalog:
-        catalog.init()
         yield catalog
 
 
@@ -92,8 +104,3 @@ def _allow_open_files() -> None:
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _authority(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
-    info = connection.info
-    return f"{info.user}:{info.password}@{info.host}:{info.port}"

@@ -9,8 +9,10 @@ from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
 import delkalakedb as dk
-from delkalakedb import settings as models
-from delkalakedb.config import (
+from delkalakedb.errors import ConfigError
+from delkalakedb.settings import keys as models
+from delkalakedb.settings.configuration import load_settings
+from delkalakedb.settings.keys import (
     CacheSettings,
     MirrorSettings,
     PoolSettings,
@@ -19,10 +21,8 @@ from delkalakedb.config import (
     Settings,
     SqlSettings,
     describe_keys,
-    load_settings,
 )
-from delkalakedb.errors import ConfigError
-from delkalakedb.uri import parse_uri
+from delkalakedb.settings.uri import parse_uri
 
 DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
 SECRET = "hunter2-Zq"

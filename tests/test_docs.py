@@ -6,7 +6,6 @@ import re
 import shlex
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -16,38 +15,15 @@ from click.testing import CliRunner
 
 import delkalakedb as dk
 from delkalakedb import errors
-from delkalakedb.cli.main import cli
+from delkalakedb.cli.commands.root import cli
 from delkalakedb.model.actions import Add, Format, Metadata, Protocol, Remove
-from delkalakedb.model.features import FEATURES
-from delkalakedb.model.txnlog import Reads, Staged
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.rules.features import FEATURES
+from delkalakedb.settings.uri import Uri, parse_uri
 from delkalakedb.telemetry import log_commit
-from delkalakedb.uri import Uri, parse_uri
+from tests.support.pages import DOCS, PAGES, SPARK_PAGE, Block, blocks
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
-NOT_RUN = "<!-- not run -->"
-# Its examples run where Spark does, in tests/spark.
-SPARK_PAGE = DOCS / "spark.md"
-BLOCK = re.compile(rf"^({NOT_RUN}\n+)?```(\w+)\n(.*?)^```$", re.M | re.S)
 DAY_MS = 24 * 60 * 60 * 1000
-
-
-@dataclass(frozen=True)
-class Block:
-    page: Path
-    line: int
-    language: str
-    text: str
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text("utf-8")
-    return [
-        Block(page, text.count("\n", 0, found.start(3)), found[2], found[3])
-        for found in BLOCK.finditer(text)
-        if found[1] is None
-    ]
 
 
 def names(page: Path) -> list[str]:
@@ -172,11 +148,11 @@ def documented_columns() -> set[tuple[str, str]]:
     }
 
 
-def test_documented_columns_are_those_of_a_fresh_catalog(catalog_uri: str) -> None:
-    with dk.connect(catalog_uri) as catalog:
+def test_documented_columns_are_those_of_a_fresh_catalog(new_catalog_uri: str) -> None:
+    with dk.connect(new_catalog_uri) as catalog:
         catalog.init()
 
-    found = ask(parse_uri(catalog_uri), COLUMNS[parse_uri(catalog_uri).engine])
+    found = ask(parse_uri(new_catalog_uri), COLUMNS[parse_uri(new_catalog_uri).engine])
     assert {(str(t), str(c)) for t, c in found} == documented_columns()
 
 

@@ -5,16 +5,17 @@ import polars as pl
 import pyarrow as pa
 
 import delkalakedb as dk
-from delkalakedb.storage import FileTxnLogReader, open_store
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import open_store
 
 
-def with_table(catalog_uri: str, name: str) -> str:
-    return format_uri(parse_uri(catalog_uri).with_table(name))
+def with_table(new_catalog_uri: str, name: str) -> str:
+    return format_uri(parse_uri(new_catalog_uri).with_table(name))
 
 
-def test_append_is_read_back_from_sql_and_from_the_log(catalog_uri: str) -> None:
-    uri = with_table(catalog_uri, "sales")
+def test_append_is_read_back_from_sql_and_from_the_log(new_catalog_uri: str) -> None:
+    uri = with_table(new_catalog_uri, "sales")
     first = pa.table({"id": [1, 2], "city": ["Oslo", "Rome"]})
     second = pa.table({"id": [3], "city": ["Kyiv"]})
 
@@ -34,13 +35,13 @@ def test_append_is_read_back_from_sql_and_from_the_log(catalog_uri: str) -> None
     )
 
 
-def test_every_version_is_the_same_in_sql_and_in_the_log(catalog_uri: str) -> None:
-    uri = with_table(catalog_uri, "sales")
+def test_every_version_is_the_same_in_sql_and_in_the_log(new_catalog_uri: str) -> None:
+    uri = with_table(new_catalog_uri, "sales")
     for i in range(3):
         data = pa.table({"id": [i], "day": [f"2026-01-0{i + 1}"]})
         dk.write_deltalake(uri, data, mode="append", partition_by=["day"])
 
-    with dk.connect(catalog_uri) as catalog:
+    with dk.connect(new_catalog_uri) as catalog:
         sql = catalog.log("sales")
         log = FileTxnLogReader(open_store(catalog.table("sales").location))
         assert sql.latest_version() == log.latest_version() == 2

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import delkalakedb
-from delkalakedb.redaction import redact, redact_secrets
+from delkalakedb.settings.redaction import redact, redact_secrets
 from delkalakedb.telemetry import JsonFormatter, log_commit, log_event
 
 COMMIT = {

@@ -11,8 +11,8 @@ import pytest
 CONSUMER = Path(__file__).parent / "typing" / "consumer.py"
 MISUSE = """\
 import delkalakedb as dk
-from delkalakedb.config import PoolSettings
-from delkalakedb.uri import parse_uri
+from delkalakedb.settings import PoolSettings
+from delkalakedb.settings import parse_uri
 
 port: str = parse_uri("deltasql://sqlite/m.db").port
 dk.connect("deltasql://sqlite/m.db", poool={"size": 2})

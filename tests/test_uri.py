@@ -8,21 +8,22 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
-from delkalakedb import uri as uri_module
 from delkalakedb.errors import DeltalakeDBError, UriError
-from delkalakedb.redaction import redact
-from delkalakedb.uri import (
+from delkalakedb.settings import uri as uri_module
+from delkalakedb.settings.redaction import redact
+from delkalakedb.settings.uri import (
+    OPTIONS,
     Uri,
     format_uri,
     is_deltasql,
     parse_uri,
+    read_place,
     require_table,
     supported_engines,
 )
-from delkalakedb.uri_options import OPTIONS, read_place
+from tests.support.examples import examples
 
 DOCS = Path(__file__).parents[1] / "docs" / "uri.md"
 NASTY = "p@s/s?w#o%25r:d$${HOME}é &=+"
@@ -478,7 +479,7 @@ def test_any_uri_survives_format_and_parse(uri: Uri) -> None:
 
 
 @given(uris())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_shown_uri_parses_to_the_same_but_for_its_secrets(uri: Uri) -> None:
     shown = parse_uri(str(uri).replace("***", "x"), {})
 
@@ -505,7 +506,7 @@ fragments = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=12)
 
 
 @given(fragments | st.text() | fragments.map("deltasql://".__add__))
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=examples(600))
 @example("deltasql://postgres/${A}:${B}@/d")
 def test_arbitrary_text_raises_nothing_but_uri_error(text: str) -> None:
     try:
@@ -555,7 +556,7 @@ def reported(text: str) -> str:
 
 
 @given(broken, secrets)
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=examples(600))
 def test_error_never_shows_the_password(template: str, secret: str) -> None:
     assert SECRET not in reported(template.format(secret))
     assert SECRET not in reported(template.format(quote(secret, safe="")))

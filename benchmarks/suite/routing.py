@@ -1,9 +1,9 @@
-"""A pytest plugin: tables under the tests' temporary folders live in a catalog.
+"""A pytest plugin that puts tables under the tests' temporary folders into a catalog.
 
-Loaded with `-p routing` into delta-rs's suite. What a test calls stays as it is; a path
-that it hands to deltalake becomes a `deltasql://` URI with that path as the location.
-A folder that has a log which the catalog doesn't know was made by hand or copied, and
-stays deltalake's.
+delta-rs's suite loads it with `-p routing`. The tests call deltalake as before. A path
+that a test passes to deltalake becomes a `deltasql://` URI with that path as its
+location. If a folder has a log that the catalog doesn't know, the test made it by hand
+or copied it, and the path is passed on unchanged.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ import deltalake.writer.writer
 import pytest
 
 import delkalakedb as dk
+from delkalakedb.deltalake.registration import register
 from delkalakedb.errors import TableNotFoundError
-from delkalakedb.table.registration import register
 
 CATALOG = os.environ["SUITE_CATALOG"]
 RESULTS = Path(os.environ["SUITE_RESULTS"])
 ROUTED = "routed"
-# The global that takes a URI, and the name of that argument.
+# Each global that takes a URI, with the name of the argument.
 ENTRIES = (
     (deltalake.table, "RawDeltaTable", "table_uri"),
     (deltalake.table, "_create_deltalake", "table_uri"),
@@ -42,7 +42,7 @@ ENTRIES = (
 
 
 class Router:
-    """Turns paths under the temporary folder into URIs of the catalog."""
+    """A mapping of paths under the temporary folder to URIs of the catalog."""
 
     def __init__(self, root: Path, catalog_uri: str) -> None:
         self.root = root.resolve()
@@ -50,7 +50,7 @@ class Router:
         self.item: pytest.Item | None = None
 
     def uri(self, table_uri: object) -> object:
-        """The URI for a path of ours, called by a test; anything else as it is."""
+        """Return the URI for a path that a test passes, and any other path as it is."""
         path = _local(table_uri)
         if path is None or self.root not in path.parents or _from_inside():
             return table_uri
@@ -76,7 +76,7 @@ class Router:
 
 
 class Entry:
-    """One of deltalake's globals, given URIs instead of paths."""
+    """A wrapper of one of deltalake's globals that replaces paths by URIs."""
 
     def __init__(self, target: Any, argument: str, router: Router) -> None:
         self._target = target
@@ -103,7 +103,7 @@ class Entry:
 
 
 class Recorder:
-    """Notes how each test ended."""
+    """A record of the outcome of each test."""
 
     def __init__(self, router: Router | None) -> None:
         self.router = router
@@ -150,7 +150,7 @@ def _local(table_uri: object) -> Path | None:
 
 
 def _from_inside() -> bool:
-    """Whether the call comes from our own code, which means what it says."""
+    """Return whether the package's own code makes the call, with a real path."""
     frame = sys._getframe(1)
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith("delkalakedb."):

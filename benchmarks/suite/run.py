@@ -2,9 +2,9 @@
 
     python benchmarks/suite/run.py --checkout delta-rs [--engine sqlite]
 
-The checkout is one of delta-io/delta-rs, at a version near the installed deltalake.
-Nothing is fetched. Only tests that pass on plain deltalake and reach a table of the
-catalog count. Postgres is a server of its own, as in this package's tests.
+The checkout is of delta-io/delta-rs, at a version near the installed deltalake. The
+script downloads nothing. It counts only tests that pass on plain deltalake and open a
+table of the catalog. It starts its own Postgres server, as this package's tests do.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 KNOWN = HERE.parents[1] / "docs" / "compatibility.md"
-sys.path.append(str(HERE.parents[1] / "tests"))
+sys.path.append(str(HERE.parents[1]))
 
-from postgres import Server  # noqa: E402
+from tests.support.servers.postgres import Server  # noqa: E402
 
 MARKS = "not integration and not benchmark and not no_pyarrow"
 Results = dict[str, dict[str, Any]]
@@ -50,14 +50,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--checkout", type=Path, required=True)
     engines = ("sqlite", "duckdb", "postgres")
     parser.add_argument("--engine", choices=engines, default="sqlite")
-    parser.add_argument("--report", type=Path, help="also write the result here")
-    parser.add_argument("tests", nargs="*", default=["tests"], help="for pytest")
+    parser.add_argument(
+        "--report", type=Path, help="file to write the result to as well"
+    )
+    parser.add_argument(
+        "tests", nargs="*", default=["tests"], help="arguments for pytest"
+    )
     return parser.parse_args()
 
 
 @contextmanager
 def catalog(engine: str, folder: Path) -> Iterator[str]:
-    """The URI of an empty catalog."""
+    """Yield the URI of an empty catalog."""
     if engine != "postgres":
         yield f"deltasql://{engine}/{folder}/meta.{engine}"
         return
@@ -70,7 +74,7 @@ def catalog(engine: str, folder: Path) -> Iterator[str]:
 
 
 def run(catalog_uri: str, checkout: Path, folder: Path, tests: list[str]) -> Results:
-    """How each test ended, by its id; on plain deltalake without a catalog."""
+    """Run the tests, on plain deltalake unless a catalog is given; return outcomes."""
     results, log = folder.with_suffix(".json"), folder.with_suffix(".log")
     command = [
         *(sys.executable, "-m", "pytest", "-q", "--tb=short", "--timeout=120"),
@@ -93,7 +97,7 @@ def run(catalog_uri: str, checkout: Path, folder: Path, tests: list[str]) -> Res
 
 
 def report(plain: Results, ours: Results, engine: str) -> str:
-    """What passes on both, and what fails on ours alone, by its reason."""
+    """Return a report: tests that pass on both, and failures on ours by reason."""
     passing = {name for name, result in plain.items() if passed(result)}
     routed = {name for name in passing if ours.get(name, {}).get("routed")}
     failed = {name for name in routed if not passed(ours[name])}
@@ -114,7 +118,7 @@ def report(plain: Results, ours: Results, engine: str) -> str:
 
 
 def unexplained(plain: Results, ours: Results) -> list[str]:
-    """The tests that fail on ours alone, and that the documentation doesn't name."""
+    """Return tests that fail only on ours and that the documentation doesn't name."""
     page = KNOWN.read_text()
     failed = {n for n in plain if passed(plain[n]) and not passed(ours.get(n, {}))}
     return sorted(n for n in failed if f"`{function(n)}`" not in page)
@@ -136,7 +140,7 @@ def grouped(names: set[str], results: Results) -> list[tuple[str, list[str]]]:
 
 
 def reason(message: str) -> str:
-    """The first line without what differs from test to test."""
+    """Return the first line of an error, without what differs between tests."""
     first = message.strip().partition("\n")[0]
     first = re.sub(r"(file://)?/[^\s'\"]+", "<path>", first)
     first = re.sub(r"\w+_[0-9a-f]{12}\b", "<table>", first)

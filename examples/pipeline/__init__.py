@@ -1,1 +1,1 @@
-"""A worked pipeline: bronze, silver and gold tables, filled by Spark, true in SQL."""
+"""An example pipeline: Spark fills bronze, silver and gold tables of a catalog."""

@@ -1,4 +1,4 @@
-"""The command: `python -m pipeline --help`."""
+"""The command of the pipeline: `python -m pipeline --help`."""
 
 import os
 import sys
@@ -14,8 +14,8 @@ from rich.console import Console
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltalakeDBError, UriError
+from delkalakedb.settings.uri import Uri, format_uri, parse_uri
 from delkalakedb.spark.session import check_spark
-from delkalakedb.uri import Uri, format_uri, parse_uri
 
 from .display import Display
 from .feed import SMALLEST, Feed
@@ -39,20 +39,20 @@ _CONFIG: dict[str, bool | float | int | str | None] = {
     type=click.IntRange(min=SMALLEST),
     default=10_000_000,
     show_default=True,
-    help="How many events to generate.",
+    help="The number of events to generate.",
 )
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="An empty folder for the tables' files, and the catalog unless it is given; "
-    "a temporary one by default.",
+    help="An empty folder for the tables' files, and for the catalog unless --catalog "
+    "is given; a temporary folder by default.",
 )
 @click.option(
     "--catalog",
     help="The deltasql:// URI of a SQLite or Postgres catalog; needs --data.",
 )
 def main(rows: int, data: Path | None, catalog: str | None) -> None:
-    """Fill a bronze, a silver and a gold table by Spark, and check them."""
+    """Fill a bronze, a silver and a gold table with Spark, and check them."""
     if catalog is not None and data is None:
         raise click.UsageError("--catalog needs --data: where do the files go?")
     try:
@@ -96,7 +96,7 @@ def _lake(folder: Path, catalog: str | None) -> Lake:
 
 
 def _catalog(text: str) -> Uri:
-    """The catalog, as Spark's own processes can open it."""
+    """Return the URI of the catalog in a form that Spark's processes can open."""
     uri = parse_uri(text)
     if uri.table is not None:
         raise click.UsageError(f"{uri} names a table; give a catalog")
@@ -108,7 +108,7 @@ def _catalog(text: str) -> Uri:
     if uri.engine == "sqlite":
         return replace(uri, database=str(Path(uri.database).absolute()))
     if uri.password is not None:
-        # Spark shows a source's URI, but not its environment.
+        # Spark shows a source's URI in its plans, but not environment variables.
         os.environ["DELKALAKEDB_SQL__PASSWORD"] = uri.password
     return replace(uri, password=None)
 

@@ -1,4 +1,4 @@
-"""Whether the layers agree: Spark reads by SQL, DuckDB what plain deltalake sees."""
+"""Checks of the tables: Spark reads the catalog, DuckDB reads `_delta_log`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = ["CHECKS", "Check", "Judge"]
 
 CHECKS = 8
 
-# Understood by Spark and DuckDB alike.
+# Valid in Spark SQL and in DuckDB.
 _SUMS = {
     "bronze": "count(*), sum(order_id), sum(customer_id), count(channel)",
     "silver": "count(*), sum(order_id), sum(customer_id), sum(amount)",
@@ -35,7 +35,7 @@ _GOLD = """
 
 @dataclass(frozen=True)
 class Check:
-    """A claim about the tables, and whether it holds."""
+    """A statement about the tables, and whether it is true."""
 
     name: str
     passed: bool
@@ -47,14 +47,14 @@ class Check:
 
 @dataclass
 class Judge:
-    """Looks at the tables from both sides."""
+    """The checks of a lake, which read it with Spark and with DuckDB."""
 
     spark: SparkSession
     lake: Lake
     feed: Feed
 
     def checks(self) -> Iterator[Check]:
-        """Each claim, `CHECKS` in all."""
+        """Yield the results of the checks, `CHECKS` in all."""
         yield self._complete()
         yield self._reconciled()
         yield self._added_up()
@@ -64,11 +64,11 @@ class Judge:
         yield self._recomputed()
 
     def rows(self, name: str) -> int:
-        """How many rows Spark finds in a table."""
+        """Return the number of rows that Spark reads from the table `name`."""
         return int(self._sums[name][0])
 
     def effect_of_late(self) -> str:
-        """What the late events changed in gold."""
+        """Return a sentence on how the late events changed the totals in gold."""
         before = self._sum(self._read("gold", version=0), "gold")
         after = self._sums["gold"]
         return (

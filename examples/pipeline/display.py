@@ -1,7 +1,7 @@
-"""What a run shows: its stages as they go, and a report at the end.
+"""The output of a run: the progress of its stages, and a report at the end.
 
-On a terminal each stage has a bar with its rate and the time left; elsewhere it is one
-line when it is done.
+On a terminal, each stage has a progress bar with its rate and the remaining time. In a
+pipe, each stage prints one line when it is done.
 """
 
 import time
@@ -29,7 +29,7 @@ _NAME = "{:<26}"
 
 @dataclass(frozen=True)
 class Stage:
-    """What was done, how much of it, and how long it took."""
+    """A finished stage: its name, its amount of work, and its duration."""
 
     name: str
     total: int
@@ -53,7 +53,10 @@ class Display:
     def stage(
         self, name: str, total: int, unit: str = "rows"
     ) -> Iterator[Callable[[int], None]]:
-        """Show a stage while the block runs, which tells of each part that is done."""
+        """Show the progress of a stage while the block runs.
+
+        The block gets a function, which it calls with the amount of work just done.
+        """
         started = time.monotonic()
         with self._progress() as progress:
             bar = progress.add_task(_NAME.format(name), total=total, unit=unit)
@@ -65,7 +68,7 @@ class Display:
             self.line(f"{_NAME.format(name)} {stage.seconds:7.1f} s")
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Show a table of texts, numbers in all columns but the first."""
+        """Print a table; all columns but the first hold numbers."""
         table = Table(box=None, pad_edge=False)
         for i, head in enumerate(heads):
             table.add_column(head, justify="right" if i else "left", no_wrap=True)
@@ -75,7 +78,7 @@ class Display:
         self._console.print(table)
 
     def line(self, text: str = "") -> None:
-        """Show a text as it is."""
+        """Print `text` without interpreting markup."""
         self._console.print(Text(text), soft_wrap=True)
 
     def _progress(self) -> Progress:
@@ -89,13 +92,13 @@ class Display:
             TimeRemainingColumn(),
             console=self._console,
             disable=not self._console.is_terminal,
-            # A stage is told of in few, long steps.
+            # Stages report few, long steps; a short period would lose the rate between.
             speed_estimate_period=3600,
         )
 
 
 class _Rate(ProgressColumn):
-    """How much is done in a second, so far."""
+    """The mean amount of work per second since the stage began."""
 
     def render(self, task: Task) -> Text:
         speed = task.completed / task.elapsed if task.elapsed else 0

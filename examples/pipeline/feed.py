@@ -1,14 +1,14 @@
-"""Generated events of a shop's orders, as untidy as real ones.
+"""Generated events about the orders of shops, with the defects of real data.
 
-Each event is computed from its number alone. Some come twice, some can't be read, and
-those of the last day are late: corrections of orders, and orders of the days before.
+Each event is computed from its number alone. Some events are duplicates, some can't be
+parsed, and those of the last day are late: corrections of orders, and orders of earlier
+days.
 """
 
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
 
 __all__ = ["SMALLEST", "Feed"]
 
@@ -21,9 +21,12 @@ _SHOPS = ("bonn", "kyiv", "lima", "lviv", "oslo", "pune", "rome", "turku")
 
 @dataclass(frozen=True)
 class Feed:
-    """So many events: those of some days in time, and one in twenty late.
+    """A number of events: most arrive on their day, and one in twenty arrives late.
 
-    Each day's come in so many files.
+    Attributes:
+        rows: the number of events.
+        days: the number of days on which events arrive in time.
+        files: the number of files of each day.
     """
 
     rows: int
@@ -32,37 +35,37 @@ class Feed:
 
     @property
     def late_rows(self) -> int:
-        """How many events come late."""
+        """The number of late events."""
         return self.rows // 20
 
     @property
     def history_rows(self) -> int:
-        """How many come on their day."""
+        """The number of events that arrive on their day."""
         return self.rows - self.late_rows
 
     @property
     def late_day(self) -> date:
-        """The day on which the late ones come."""
+        """The day on which the late events arrive."""
         return _FIRST_DAY + timedelta(days=self.days)
 
     def day_rows(self, day: int) -> range:
-        """The numbers of a day's events."""
+        """Return the numbers of the events of `day`."""
         first = day * self._per_day
         return range(first, min(first + self._per_day, self.history_rows))
 
     def day(self, spark: SparkSession, day: int) -> DataFrame:
-        """What comes on a day."""
+        """Return the events that arrive on `day`."""
         n = sf.col("id")
-        # Every fiftieth event is the one before it, once more.
+        # Every fiftieth event is a duplicate of the previous one.
         order = sf.when(n % 50 == 7, n - 1).otherwise(n)
         placed = _moment(_div(order, self._per_day), order)
         rows = self._events(spark, self.day_rows(day), order, placed, placed)
         rows = rows.withColumn("arrived", sf.lit(_FIRST_DAY + timedelta(days=day)))
-        # Half-way the source begins to send a column.
+        # From the middle of the days on, the source sends the column `channel`.
         return rows if day >= self.days // 2 else rows.drop("channel")
 
     def late(self, spark: SparkSession) -> DataFrame:
-        """What comes after all days: of the last few of them."""
+        """Return the late events, which are about orders of the last days."""
         n = sf.col("id")
         back = _hashed(n, self._per_day * 3 // 2)
         is_new = n % 2 == 1
@@ -119,7 +122,7 @@ def _div(value: Column, by: int) -> Column:
 
 
 def _moment(day: Column, order: Column) -> Column:
-    """When an order was placed: some second of a day."""
+    """Return the time of an order: a second of `day`, chosen by a hash."""
     return sf.timestamp_seconds(_seconds(day) + _hashed(order, _DAY_SECONDS))
 
 

@@ -1,11 +1,10 @@
-"""The layers: events as they come, orders as they are, and what they add up to."""
+"""The layers: bronze holds events, silver holds orders, gold holds totals."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 import delkalakedb as dk
@@ -29,18 +28,18 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Lake:
-    """The tables' catalog, by a URI with at least one parameter, and a folder."""
+    """The catalog of the tables, a URI with at least one parameter, and a folder."""
 
     catalog: str
     folder: Path
 
     def uri(self, table: str) -> str:
-        """A table's URI."""
+        """Return the URI of `table`."""
         return f"{self.catalog}&table={table}"
 
 
 def fill_bronze(spark: SparkSession, lake: Lake, feed: Feed, advance: Advance) -> None:
-    """Append each day's events; a column that is new joins the table."""
+    """Append the events of each day to bronze, and add new columns to the table."""
     for day in range(feed.days):
         dks.write(
             feed.day(spark, day),
@@ -70,12 +69,12 @@ def stream_silver(
 
 
 def build_gold(spark: SparkSession, lake: Lake) -> None:
-    """Add up silver for the first time."""
+    """Compute gold from silver for the first time."""
     dks.write(totals(dks.read(spark, lake.uri("silver"))), lake.uri("gold"))
 
 
 def stream_late(spark: SparkSession, lake: Lake, feed: Feed, advance: Advance) -> None:
-    """Files come in with late events: a stream appends them to bronze, once."""
+    """Write files with late events, and stream them into bronze exactly once."""
     landing = f"{lake.folder}/landing"
     late = feed.late(spark)
     late.write.parquet(landing)
@@ -86,7 +85,7 @@ def stream_late(spark: SparkSession, lake: Lake, feed: Feed, advance: Advance) -
 
 
 def publish(spark: SparkSession, lake: Lake, feed: Feed) -> None:
-    """Correct silver by the late events, and gold with it: both at once, or neither."""
+    """Merge the late events into silver and recompute gold, in one transaction."""
     late = f"arrived = DATE'{feed.late_day}'"
     events = dks.read(spark, lake.uri("bronze"), where=late)
     with dk.transaction(lake.catalog) as tx:
@@ -96,7 +95,7 @@ def publish(spark: SparkSession, lake: Lake, feed: Feed) -> None:
 
 
 def newest_orders(events: DataFrame) -> DataFrame:
-    """Events that can be read, the newest of each order, in silver's columns."""
+    """Return the newest readable event of each order, with silver's columns."""
     orders = events.select(
         "order_id",
         "customer_id",
@@ -112,7 +111,7 @@ def newest_orders(events: DataFrame) -> DataFrame:
 
 
 def merge_orders(silver: dks.DeltaTable, orders: DataFrame) -> None:
-    """Insert orders that are new, update those that are older."""
+    """Insert new orders into silver, and update orders that are older there."""
     same = "t.day = s.day AND t.order_id = s.order_id"
     merge = silver.alias("t").merge(orders.alias("s"), same)
     merge = merge.whenMatchedUpdateAll("s.changed_at > t.changed_at")
@@ -120,7 +119,7 @@ def merge_orders(silver: dks.DeltaTable, orders: DataFrame) -> None:
 
 
 def totals(orders: DataFrame) -> DataFrame:
-    """What orders add up to, for each day and shop."""
+    """Return the totals of `orders` for each day and shop."""
     return orders.groupBy("day", "shop").agg(
         sf.count("*").alias("orders"),
         sf.count_if(sf.col("channel") == "web").alias("web_orders"),
@@ -142,7 +141,7 @@ def _create_silver(spark: SparkSession, lake: Lake) -> None:
 
 
 def _finish(query: StreamingQuery, advance: Advance) -> None:
-    """Wait for a query, and tell of each batch that it has finished."""
+    """Wait until `query` ends, and report each finished batch to `advance`."""
     told = -1
     ended = False
     while not ended:

@@ -1,4 +1,4 @@
-"""One run of the pipeline, stage by stage, and what came of it."""
+"""One run of the pipeline: its stages, its checks and its report."""
 
 from pyspark.sql import SparkSession
 
@@ -24,10 +24,10 @@ def run(spark: SparkSession, lake: Lake, feed: Feed, display: Display) -> list[C
     """Fill the tables, check them and show a report.
 
     Args:
-        spark: a session in UTC.
-        lake: where the tables go, which aren't there yet.
+        spark: a session whose time zone is UTC.
+        lake: the catalog and the folder, without the tables.
         feed: the events.
-        display: what to show it on.
+        display: prints progress and the report.
     """
     with display.stage("bronze: history", feed.history_rows) as advance:
         fill_bronze(spark, lake, feed, advance)

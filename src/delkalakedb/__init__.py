@@ -6,11 +6,22 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from delkalakedb.doors import door as _door
+
 if TYPE_CHECKING:
     from delkalakedb import mirror as mirror
     from delkalakedb.catalog import Snapshot
-    from delkalakedb.catalog.cache import CacheInfo, cache_info
+    from delkalakedb.catalog.engine import CacheInfo, cache_info
     from delkalakedb.connection import Catalog, close, connect
+    from delkalakedb.deltalake import (
+        DeltaTable,
+        QueryBuilder,
+        Transaction,
+        register,
+        transaction,
+        unregister,
+        write_deltalake,
+    )
     from delkalakedb.migrate import (
         Copied,
         Detached,
@@ -24,13 +35,26 @@ if TYPE_CHECKING:
         import_table,
         sync,
     )
-    from delkalakedb.mirror.verify import verify_uri as verify
-    from delkalakedb.model.tables import Commit, File, Table
-    from delkalakedb.table import DeltaTable, write_deltalake
-    from delkalakedb.table.multi import Transaction, transaction
-    from delkalakedb.table.query import QueryBuilder
-    from delkalakedb.table.registration import register, unregister
+    from delkalakedb.mirror.verify import verify
+    from delkalakedb.model.records import Commit, File, Table
     from delkalakedb.telemetry import JsonFormatter, PublishWarning
+else:
+    __getattr__, __dir__ = _door(
+        __name__,
+        {
+            "catalog": "Snapshot",
+            "catalog.engine": "CacheInfo cache_info",
+            "connection": "Catalog close connect",
+            "deltalake": "DeltaTable QueryBuilder Transaction register transaction"
+            " unregister write_deltalake",
+            "migrate": "Copied Detached ImportProgress Imported Synced copy_catalog"
+            " cut_over detach follow import_table sync",
+            "mirror": ".",
+            "mirror.verify": "verify",
+            "model.records": "Commit File Table",
+            "telemetry": "JsonFormatter PublishWarning",
+        },
+    )
 
 __all__ = [
     "CacheInfo",
@@ -65,61 +89,9 @@ __all__ = [
     "write_deltalake",
 ]
 
-# Loaded on first use: the command's help needs none of what these import.
-_HOMES = {
-    "CacheInfo": "catalog.cache",
-    "Catalog": "connection",
-    "Commit": "model.tables",
-    "Copied": "migrate",
-    "DeltaTable": "table",
-    "Detached": "migrate",
-    "File": "model.tables",
-    "ImportProgress": "migrate",
-    "Imported": "migrate",
-    "JsonFormatter": "telemetry",
-    "PublishWarning": "telemetry",
-    "QueryBuilder": "table.query",
-    "Snapshot": "catalog",
-    "Synced": "migrate",
-    "Table": "model.tables",
-    "Transaction": "table.multi",
-    "cache_info": "catalog.cache",
-    "close": "connection",
-    "connect": "connection",
-    "copy_catalog": "migrate",
-    "cut_over": "migrate",
-    "detach": "migrate",
-    "follow": "migrate",
-    "import_table": "migrate",
-    "register": "table.registration",
-    "sync": "migrate",
-    "transaction": "table.multi",
-    "unregister": "table.registration",
-    "verify": "mirror.verify:verify_uri",
-    "write_deltalake": "table.write",
-}
-
-if not TYPE_CHECKING:  # a checker would take every name for one of ours
-
-    def __getattr__(name: str) -> object:
-        if name == "mirror":
-            return import_module(f"{__name__}.mirror")
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        home, _, attribute = _HOMES[name].partition(":")
-        value = getattr(import_module(f"{__name__}.{home}"), attribute or name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
 if sys.platform == "win32":
     warnings.warn(
-        "delkalakedb isn't supported on Windows, where nobody has tested it; use the "
-        "Windows Subsystem for Linux",
+        "delkalakedb isn't tested on Windows; use the Windows Subsystem for Linux",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -1,6 +1,6 @@
-"""Importing this module registers: `import delkalakedb.auto`."""
+"""Calls `register()` when imported: `import delkalakedb.auto`."""
 
-from delkalakedb.table.registration import register
+from delkalakedb.deltalake import register
 
 __all__: list[str] = []
 

@@ -1,19 +1,18 @@
-"""A catalog as applications open it, with what takes more than SQL."""
+"""The public `Catalog`: its SQL tables, and operations that also change files."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from delkalakedb import catalog
-from delkalakedb.catalog.registry import close_all
-from delkalakedb.model.tables import Table
-from delkalakedb.uri import Uri
+from delkalakedb.catalog.engine import close_all
+from delkalakedb.model.records import Table
+from delkalakedb.settings import Uri
 
 if TYPE_CHECKING:
-    from delkalakedb.config import Settings
     from delkalakedb.migrate import Dropped
-    from delkalakedb.settings import SettingsDict
-    from delkalakedb.table.create import NewSchema
+    from delkalakedb.settings import Settings, SettingsDict
+    from delkalakedb.write.engines.deltars import NewSchema
 
 __all__ = ["Catalog", "close", "connect"]
 
@@ -37,15 +36,15 @@ class Catalog(catalog.Catalog):
         Args:
             name: the table's name in the catalog.
             schema: a deltalake `Schema`, an Arrow schema, or Delta's schema as JSON.
-            location: the folder of its files; a folder of this name below the
-                catalog's data path by default.
-            partition_by: the columns that it is partitioned by.
-            configuration: its table properties.
-            description: its description.
-            storage_options: of its object store.
+            location: the table's storage location; by default the folder `name` below
+                the catalog's data path.
+            partition_by: the partition columns.
+            configuration: the table properties.
+            description: the table's description.
+            storage_options: options of the table's object store.
         """
-        # Only this needs deltalake, which takes a while to import.
-        from delkalakedb.table.create import create_table
+        # Here, because only creating a table imports deltalake, which is slow.
+        from delkalakedb.write import create_table
 
         return create_table(
             self,
@@ -59,11 +58,11 @@ class Catalog(catalog.Catalog):
         )
 
     def rename_table(self, old: str, new: str) -> None:
-        """Give a table another name; its location and its history stay as they are.
+        """Rename a table; its location and its history stay as they are.
 
-        Who commits under the old name after that is told that there is no such table.
+        A later commit under the old name fails with `TableNotFoundError`.
         """
-        from delkalakedb.catalog.naming import rename_table
+        from delkalakedb.catalog.admin import rename_table
 
         rename_table(self, old, new)
 
@@ -76,14 +75,15 @@ class Catalog(catalog.Catalog):
         storage_options: Mapping[str, str] | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> "Dropped":
-        """Forget a table; its files stay as a plain Delta table, unless told.
+        """Remove a table from the catalog; its files stay as a plain Delta table.
 
         Args:
             name: the table.
-            with_data: delete all that lies below its location, too.
-            force: forget it even if versions of it can't be published; they are lost.
-            storage_options: of its object store.
-            progress: called with the number of files deleted so far, and of all.
+            with_data: also delete all files below the table's location.
+            force: remove the table even if some of its versions can't be published;
+                these versions are lost.
+            storage_options: options of the table's object store.
+            progress: called with the number of files deleted so far, and of all files.
         """
         from delkalakedb.migrate import drop_table
 
@@ -104,24 +104,26 @@ def connect(
 ) -> Catalog:
     """Open the catalog that a `deltasql://` URI names.
 
-    A catalog that isn't there yet is made by its first write, or by `init`.
+    A catalog that doesn't exist is created by its first write, or by `init`.
 
     Args:
-        uri: a URI without a table; one with a table names its catalog.
-        settings: a `Settings`, of which counts what was set in it.
-        sections: sections of the configuration, such as `pool={"size": 10}` or
-            `pool=PoolSettings(size=10)`; they come before `settings`.
+        uri: the catalog's URI; a table in the URI is ignored.
+        settings: the settings; only the keys that were set in a `Settings` count.
+        sections: sections of the settings, such as `pool={"size": 10}` or
+            `pool=PoolSettings(size=10)`; they override `settings`.
     """
     return Catalog.of(uri, settings, **sections)
 
 
 def close() -> None:
-    """End all connections of the process; the catalogs that are open are closed.
+    """Close all open catalogs of the process and their connections.
 
-    Connections that another thread uses end when it is done. What is to be published
-    in the background is published first, within a bounded time. A database in memory
-    stays. Whoever connects again, or names a table by its URI, gets new connections.
+    Versions that wait to be published in the background are published first, within a
+    bounded time. A connection that another thread is using closes when the thread has
+    finished. A database in memory is kept. A later `connect`, or a table opened by its
+    URI, opens new connections.
     """
-    if (background := sys.modules.get("delkalakedb.mirror.background")) is not None:
+    background = sys.modules.get("delkalakedb.mirror.publisher.delivery")
+    if background is not None:
         background.drain()
     close_all()

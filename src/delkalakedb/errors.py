@@ -19,18 +19,18 @@
     │   └── CommitFailedError       (also deltalake's)
     ├── CatalogError
     │   ├── CatalogUnavailableError (the database can't be reached or is closing)
-    │   │   └── UnknownOutcomeError (lost during COMMIT: it may have happened or not)
-    │   ├── CatalogBusyError        (someone else holds it longer than we may wait)
+    │   │   └── UnknownOutcomeError (lost during COMMIT: the commit may stand or not)
+    │   ├── CatalogBusyError        (locked by another process for too long)
     │   ├── CatalogPermissionError  (the role lacks a right, or the server is a replica)
     │   └── CatalogSchemaError      (absent, or of another schema version)
     │       └── CatalogNotFoundError (absent; also TableNotFoundError)
     ├── StorageError
     └── MirrorError
-        ├── DivergedError           (someone else writes to the log)
+        ├── DivergedError           (the log has a foreign commit)
         └── MirrorBehindError       (too many versions wait to be published)
 
-An unreachable database is never a `TableNotFoundError`: deltalake's writer reads
-that one as "create the table".
+An unreachable database never raises `TableNotFoundError`, because deltalake's writer
+would create the table.
 """
 
 from deltalake import exceptions as _deltalake
@@ -72,7 +72,7 @@ class DeltalakeDBError(Exception):
 
 
 class UriError(DeltalakeDBError, ValueError):
-    """A `deltasql://` URI that can't be understood."""
+    """A `deltasql://` URI that can't be parsed."""
 
 
 class ConfigError(DeltalakeDBError, ValueError):
@@ -84,7 +84,7 @@ class PredicateError(DeltalakeDBError, ValueError):
 
 
 class QueryError(DeltalakeDBError, ValueError):
-    """A query that can't be parsed, or that fails on the rows it reads."""
+    """A query that can't be parsed, or that fails while it reads rows."""
 
 
 class CodecError(DeltalakeDBError, ValueError):
@@ -92,7 +92,7 @@ class CodecError(DeltalakeDBError, ValueError):
 
 
 class TransactionError(DeltalakeDBError):
-    """A transaction used in a way it doesn't allow."""
+    """A transaction is used after its end, or inside another one."""
 
 
 class DeltaError(DeltalakeDBError, _deltalake.DeltaError):
@@ -100,15 +100,15 @@ class DeltaError(DeltalakeDBError, _deltalake.DeltaError):
 
 
 class TableNotFoundError(DeltaError, _deltalake.TableNotFoundError):
-    """The catalog was asked and has no such table."""
+    """The catalog has no table of this name."""
 
 
 class TableExistsError(DeltaError):
-    """The name or the location is taken."""
+    """Another table has the name or the location."""
 
 
 class VersionNotFoundError(DeltaError):
-    """A version or timestamp that the catalog doesn't hold."""
+    """The catalog has no such version, or no version as old as a timestamp."""
 
 
 class CommitPropertiesError(DeltaError, ValueError):
@@ -116,23 +116,23 @@ class CommitPropertiesError(DeltaError, ValueError):
 
 
 class SchemaMismatchError(DeltaError, _deltalake.SchemaMismatchError):
-    """Data that doesn't fit the table's schema."""
+    """Data that doesn't match the table's schema."""
 
 
 class ProtocolError(DeltaError, _deltalake.DeltaProtocolError):
-    """A table feature that can't be honoured, or an action that breaks the protocol."""
+    """A table feature that isn't supported, or an action that breaks the protocol."""
 
 
 class ReadOnlyError(DeltaError):
-    """A table that others write: it is followed here, or another catalog has it."""
+    """A table that only other writers may change: it is followed, or was moved."""
 
 
 class ReadOnlyFeatureError(ReadOnlyError, ProtocolError):
-    """A table that can be read here, but has a feature that can't be written."""
+    """A table with a feature that can be read, but not written."""
 
 
 class CommitFailedError(DeltaError, _deltalake.CommitFailedError):
-    """A commit lost against another one and can't be rebased on it."""
+    """A commit conflicts with another one and can't be rebased on it."""
 
 
 class CatalogError(DeltalakeDBError):
@@ -144,11 +144,11 @@ class CatalogUnavailableError(CatalogError):
 
 
 class UnknownOutcomeError(CatalogUnavailableError):
-    """The connection was lost during COMMIT: it may have happened or not."""
+    """The connection was lost during COMMIT: the commit may stand or not."""
 
 
 class CatalogBusyError(CatalogError):
-    """The catalog database is held by someone else for longer than we may wait."""
+    """Another process locks the catalog database for longer than the timeout."""
 
 
 class CatalogPermissionError(CatalogError):
@@ -156,13 +156,13 @@ class CatalogPermissionError(CatalogError):
 
 
 class CatalogSchemaError(CatalogError):
-    """The catalog's tables are absent, or of a version this package can't use."""
+    """The catalog's tables are missing, or of a schema version that isn't known."""
 
 
 class CatalogNotFoundError(CatalogSchemaError, TableNotFoundError):
-    """The database holds no catalog, and so no table; a first write makes it."""
+    """The database has no catalog, hence no table; a first write creates it."""
 
-    # Whether there is no database either.
+    # Whether the database is missing, too.
     without_database = False
 
 
@@ -171,7 +171,7 @@ class StorageError(DeltalakeDBError):
 
 
 class MirrorError(DeltalakeDBError):
-    """Publishing to `_delta_log` can't go on."""
+    """Publishing to `_delta_log` can't continue."""
 
 
 class DivergedError(MirrorError):

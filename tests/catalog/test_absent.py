@@ -6,11 +6,11 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
-from actions import create
 
 import delkalakedb as dk
 from delkalakedb.errors import CatalogNotFoundError, TableNotFoundError
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.actions import create
 
 Ask = Callable[[str, str], object]
 
@@ -45,8 +45,8 @@ READS: dict[str, Ask] = {
 
 
 @pytest.fixture
-def table_uri(catalog_uri: str) -> str:
-    return format_uri(parse_uri(catalog_uri).with_table("t"))
+def table_uri(new_catalog_uri: str) -> str:
+    return format_uri(parse_uri(new_catalog_uri).with_table("t"))
 
 
 def things(uri: str, folder: Path) -> list[str]:
@@ -65,18 +65,18 @@ def things(uri: str, folder: Path) -> list[str]:
 
 
 def test_reads_say_that_there_is_no_catalog_and_make_none(
-    catalog_uri: str, table_uri: str, tmp_path: Path
+    new_catalog_uri: str, table_uri: str, tmp_path: Path
 ) -> None:
     for name, ask in READS.items():
         with pytest.raises(CatalogNotFoundError) as caught:
-            ask(catalog_uri, table_uri)
+            ask(new_catalog_uri, table_uri)
         told = str(caught.value)
-        assert f"there is no catalog at {parse_uri(catalog_uri)}" in told, name
+        assert f"there is no catalog at {parse_uri(new_catalog_uri)}" in told, name
         assert "deltasql init" in told
         # Which writers read as "create it".
         assert isinstance(caught.value, TableNotFoundError)
     assert not dk.DeltaTable.is_deltatable(table_uri)
-    assert things(catalog_uri, tmp_path) == []
+    assert things(new_catalog_uri, tmp_path) == []
 
 
 WRITES: dict[str, Ask] = {
@@ -93,38 +93,38 @@ WRITES: dict[str, Ask] = {
 
 @pytest.mark.parametrize("write", sorted(WRITES))
 def test_first_write_makes_the_catalog(
-    catalog_uri: str, table_uri: str, write: str
+    new_catalog_uri: str, table_uri: str, write: str
 ) -> None:
-    with dk.connect(catalog_uri) as before:
-        WRITES[write](catalog_uri, table_uri)
+    with dk.connect(new_catalog_uri) as before:
+        WRITES[write](new_catalog_uri, table_uri)
 
         assert [table.name for table in before.tables()] == ["t"]
-    with dk.connect(catalog_uri, sql={"schema": "error"}) as after:
+    with dk.connect(new_catalog_uri, sql={"schema": "error"}) as after:
         assert [table.name for table in after.tables()] == ["t"]
 
 
-def test_first_write_of_a_transaction_makes_the_catalog(catalog_uri: str) -> None:
-    with dk.transaction(catalog_uri) as tx:
+def test_first_write_of_a_transaction_makes_the_catalog(new_catalog_uri: str) -> None:
+    with dk.transaction(new_catalog_uri) as tx:
         tx.write("t", pa.table({"x": [1]}))
         assert tx.table("t").count() == 1
 
-    with dk.connect(catalog_uri) as catalog:
+    with dk.connect(new_catalog_uri) as catalog:
         assert [table.name for table in catalog.tables()] == ["t"]
 
 
 def test_write_that_fails_leaves_no_catalog(
-    catalog_uri: str, table_uri: str, tmp_path: Path
+    new_catalog_uri: str, table_uri: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Exception, match="nope"):
         dk.write_deltalake(table_uri, pa.table({"x": [1]}), partition_by=["nope"])
 
     with pytest.raises(CatalogNotFoundError):
-        dk.connect(catalog_uri).tables()
-    assert not [n for n in things(catalog_uri, tmp_path) if n.startswith("meta.")]
+        dk.connect(new_catalog_uri).tables()
+    assert not [n for n in things(new_catalog_uri, tmp_path) if n.startswith("meta.")]
 
 
 def test_write_makes_none_where_the_schema_must_be_there(
-    catalog_uri: str,
+    new_catalog_uri: str,
     table_uri: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,11 +133,11 @@ def test_write_makes_none_where_the_schema_must_be_there(
 
     with pytest.raises(CatalogNotFoundError, match=r"sql\.schema = error"):
         dk.write_deltalake(table_uri, pa.table({"x": [1]}))
-    assert things(catalog_uri, tmp_path) == []
+    assert things(new_catalog_uri, tmp_path) == []
 
 
-def test_init_makes_it_once(catalog_uri: str) -> None:
-    with dk.connect(catalog_uri) as catalog, dk.connect(catalog_uri) as other:
+def test_init_makes_it_once(new_catalog_uri: str) -> None:
+    with dk.connect(new_catalog_uri) as catalog, dk.connect(new_catalog_uri) as other:
         assert catalog.init()
         assert not catalog.init()
         assert not other.init()

@@ -11,8 +11,9 @@ import pytest
 
 import delkalakedb as dk
 from delkalakedb.model.actions import Add
-from delkalakedb.model.txnlog import Staged
-from delkalakedb.storage import FileTxnLogReader, open_store
+from delkalakedb.model.log import Staged
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import open_store
 
 
 def sample(part: str | None, number: int) -> pa.Table:

@@ -5,15 +5,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from actions import add, commit, create, live, metadata, mirrored, paths, remove, schema
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import delkalakedb as dk
-from delkalakedb.catalog import listing
-from delkalakedb.catalog.cache import LISTS, Cache
-from delkalakedb.catalog.retention import expire_versions
+from delkalakedb.catalog.engine.cache import LISTS, Cache
+from delkalakedb.catalog.read import version_files as listing
+from delkalakedb.catalog.read.retention import expire_versions
 from delkalakedb.errors import VersionNotFoundError
+from tests.support.actions import (
+    add,
+    commit,
+    create,
+    live,
+    metadata,
+    mirrored,
+    paths,
+    remove,
+    schema,
+)
+from tests.support.examples import examples
 
 LATER_MS = 100_000 * 86_400_000
 
@@ -174,10 +184,10 @@ def test_bound_of_zero_keeps_nothing(catalog_uri: str, bounds: dict[str, int]) -
 
 @pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
 def test_database_made_anew_is_not_mistaken_for_the_old_one(
-    catalog_uri: str, tmp_path: Path
+    new_catalog_uri: str, tmp_path: Path
 ) -> None:
     for name in ("old", "new"):
-        with dk.connect(catalog_uri) as catalog:
+        with dk.connect(new_catalog_uri) as catalog:
             create(catalog, "t", add(name))
             assert names(catalog.snapshot("t", 0)) == [name]
         for file in tmp_path.glob("meta.*"):
@@ -267,7 +277,7 @@ def comparing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("comparing")
 @given(steps=st.lists(st.integers(0, 7), min_size=1, max_size=12), data=st.data())
-@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), suppress_health_check=list(HealthCheck))
 def test_list_made_from_an_earlier_one_is_the_one_in_sql(
     catalog: dk.Catalog, steps: list[int], data: st.DataObject
 ) -> None:

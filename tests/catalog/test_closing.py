@@ -7,11 +7,11 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
-from actions import add, commit, create, paths
 
 import delkalakedb as dk
 from delkalakedb.errors import CatalogUnavailableError
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.actions import add, commit, create, paths
 
 SCHEMA = pa.schema([("x", pa.int64())])
 
@@ -26,7 +26,7 @@ def uses(catalog: dk.Catalog, folder: Path) -> dict[str, Callable[[], object]]:
         "table": lambda: catalog.table("t"),
         "snapshot": lambda: catalog.snapshot("t"),
         "log": lambda: catalog.log("t"),
-        "ratify": catalog.ratify,
+        "try_commit": catalog.try_commit,
         "commit": lambda: commit(catalog, add("b"), version=0),
         "expire": lambda: catalog.expire("t"),
         "mirror_state": lambda: catalog.mirror_state("t"),

@@ -7,19 +7,14 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
 import pytest
-from actions import add, creation, paths, remove
-from integrity import check_integrity
-from workers import (
-    CHILDREN,
-    PAIR,
-    commit_and_die,
-    commit_forever,
-    replace_file,
-)
 
 import delkalakedb as dk
 from delkalakedb import Catalog
-from delkalakedb.model.txnlog import Reads, Staged
+from delkalakedb.model.log import Reads, Staged
+from tests.support.actions import add, creation, paths, remove
+from tests.support.integrity import check_integrity
+from tests.support.processes import CHILDREN
+from tests.support.workers import PAIR, commit_and_die, commit_forever, replace_file
 
 LONGEST_S = 0.1
 MOMENTS = ("locked", "write 0", "write 3", "write 8", "all written")

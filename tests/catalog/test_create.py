@@ -1,7 +1,6 @@
 """Tables come to be: names, locations, and what the first commit must hold."""
 
 import pytest
-from actions import add, commit, create, creation, metadata, paths, protocol
 
 from delkalakedb import Catalog
 from delkalakedb.errors import (
@@ -11,7 +10,16 @@ from delkalakedb.errors import (
     TableNotFoundError,
 )
 from delkalakedb.model.actions import Action
-from delkalakedb.model.txnlog import Staged
+from delkalakedb.model.log import Staged
+from tests.support.actions import (
+    add,
+    commit,
+    create,
+    creation,
+    metadata,
+    paths,
+    protocol,
+)
 
 
 def test_first_commit_creates_the_table_as_version_0(catalog: Catalog) -> None:

@@ -5,19 +5,28 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from actions import add, commit, create, metadata, paths, remove, stats, txn
-from integrity import check_integrity
-from workers import run_python
 
 import delkalakedb as dk
-from delkalakedb.catalog.duckdb import DuckDBBackend
+from delkalakedb.catalog.engine.duckdb import DuckDBBackend
 from delkalakedb.errors import (
     CatalogError,
     CatalogNotFoundError,
     CatalogUnavailableError,
 )
 from delkalakedb.model.actions import Action
-from delkalakedb.uri import Uri, format_uri
+from delkalakedb.settings.uri import Uri, format_uri
+from tests.support.actions import (
+    add,
+    commit,
+    create,
+    metadata,
+    paths,
+    remove,
+    stats,
+    txn,
+)
+from tests.support.integrity import check_integrity
+from tests.support.processes import run_python
 
 MEMORY = "deltasql://duckdb/:memory:"
 
@@ -40,7 +49,7 @@ def test_file_is_of_the_format_that_older_releases_read(tmp_path: Path) -> None:
 def test_parsed_statements_are_kept_within_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delkalakedb.catalog.duckdb._MOST_PARSED", 5)
+    monkeypatch.setattr("delkalakedb.catalog.engine.duckdb._MOST_PARSED", 5)
     with dk.connect(f"deltasql://duckdb/{tmp_path}/meta.duckdb") as catalog:
         files = [add(f"f{i}", stats=stats(1, x=(i, i, 0))) for i in range(20)]
         create(catalog, "t", *files)
@@ -65,7 +74,7 @@ def test_path_may_hold_any_character(tmp_path: Path, name: str) -> None:
 def test_memory_is_one_database_for_the_life_of_the_process() -> None:
     script = f"""
 import delkalakedb as dk
-from actions import add, commit, create, paths
+from tests.support.actions import add, commit, create, paths
 with dk.connect("{MEMORY}") as one, dk.connect("{MEMORY}") as same:
     create(one, "t", add("a"))
     assert paths(same) == ["a"]
@@ -121,6 +130,20 @@ def test_failed_commit_leaves_the_catalog_usable(tmp_path: Path) -> None:
             session.query_sql("SELECT * FROM dl_nothing", {})
         assert commit(catalog, add("b")).version == 1
         check_integrity(catalog)
+
+
+@pytest.mark.parametrize("where", [None, "x = 1"])
+def test_files_of_a_database_that_was_removed_are_refused(
+    tmp_path: Path, where: str | None
+) -> None:
+    with dk.connect(Uri("duckdb", f"{tmp_path}/meta.duckdb")) as catalog:
+        create(catalog, "t", add("a"))
+        snapshot = catalog.snapshot("t")
+        assert snapshot.files(where).read_all()["path"].to_pylist() == ["a"]
+        Path(catalog.uri.database).unlink()
+
+        with pytest.raises(CatalogUnavailableError, match="the file was removed"):
+            snapshot.files(where).read_all()
 
 
 def test_bounds_of_a_commit_are_stored_in_order_in_small_row_groups(

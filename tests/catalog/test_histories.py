@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from histories import Model, Table, Writers, outcomes_of
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from delkalakedb import Catalog
-from delkalakedb.catalog.reader import SqlTxnLogReader
+from delkalakedb.catalog.read.sql_log import SqlTxnLogReader
 from delkalakedb.model.actions import UNSET, Action, CommitInfo, Remove, dv_id
+from tests.support.examples import examples
+from tests.support.histories import Model, Table, Writers, outcomes_of
 
 checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
@@ -48,19 +48,17 @@ def run(catalog: Catalog, data: st.DataObject, steps: int) -> None:
     model = Model()
     writers = Writers(model, data.draw)
     first = [writers.create(), writers.create()]
-    assert outcomes_of(catalog.ratify(*first)) == model.ratify(*first)
+    assert outcomes_of(catalog.try_commit(*first)) == model.ratify(*first)
     for _ in range(steps):
         staged = writers.transaction()
-        first = staged[0]
-        seen = catalog.snapshot(first.table, first.reads.version)
-        assert outcomes_of(catalog.ratify(*staged, seen=seen)) == model.ratify(*staged)
+        assert outcomes_of(catalog.try_commit(*staged)) == model.ratify(*staged)
     for name, table in model.tables.items():
         assert catalog.table(name).version == table.version
         for version in range(table.version + 1):
             check_version(catalog, name, version, table)
 
 
-@settings(max_examples=15, suppress_health_check=checks)
+@settings(max_examples=examples(15), suppress_health_check=checks)
 @given(st.data())
 def test_history_of_several_writers_is_what_the_model_says(
     catalog: Catalog, data: st.DataObject

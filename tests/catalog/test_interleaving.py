@@ -11,19 +11,30 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from actions import add as file
-from actions import attempt, commit, create, only, paths, protocol, remove, stats, txn
-from integrity import check_integrity
 
 import delkalakedb as dk
 from delkalakedb import Catalog
+from delkalakedb.catalog.commit.outcome import Committed, Conflicted, Skipped
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import Action, Add, Metadata, Remove, known
-from delkalakedb.model.conflicts import IsolationLevel, Rule
-from delkalakedb.model.predicate import parse_predicate
-from delkalakedb.model.schema import parse_schema
-from delkalakedb.model.txnlog import Committed, Conflicted, Reads, Skipped, Staged
-from model.test_conflicts import LIVE, METADATA, OPERATIONS, PROTOCOL, add, cells
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.predicate.predicate import parse_predicate
+from delkalakedb.model.rules.conflicts import IsolationLevel, Rule
+from delkalakedb.model.schema.schema import parse_schema
+from tests.model.test_conflicts import LIVE, METADATA, OPERATIONS, PROTOCOL, add, cells
+from tests.support.actions import (
+    add as file,
+    attempt,
+    commit,
+    create,
+    only,
+    paths,
+    protocol,
+    remove,
+    stats,
+    txn,
+)
+from tests.support.integrity import check_integrity
 
 LEVEL = "delta.isolationLevel"
 # No commit may drop a feature here but a fence's, so none can have won with it.
@@ -106,7 +117,7 @@ def check_cell(pair: Pair, level: str, lost: str, won: str, rule: str) -> None:
     assert only(pair.b.commit(winner)).version == 1
     taken = after(seen, winner, seen)
     loser = on(table, lost, level)
-    outcome = pair.a.ratify(loser)
+    outcome = pair.a.try_commit(loser)
     assert set(batch.column("path").to_pylist()) == seen
     del reader
 
@@ -154,7 +165,7 @@ def test_one_lost_table_takes_the_others_of_its_transaction_with_it(
         create(pair.a, table, file("f"))
     commit(pair.b, remove(file("f")), table="right")
 
-    outcome = pair.a.ratify(
+    outcome = pair.a.try_commit(
         Staged("left", [file("g")], Reads(version=0)),
         Staged("right", [remove(file("f"))], Reads(version=0)),
     )

@@ -4,7 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from actions import (
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from delkalakedb import Catalog
+from delkalakedb.errors import VersionNotFoundError
+from delkalakedb.mirror.publisher.publication import publish
+from delkalakedb.model.actions import CommitInfo, UnknownAction
+from delkalakedb.model.log import TxnLogReader
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import open_store
+from tests.support.actions import (
     DV,
     add,
     cdc,
@@ -20,16 +29,8 @@ from actions import (
     txn,
     vector,
 )
-from histories import Model, Writers
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from delkalakedb import Catalog
-from delkalakedb.errors import VersionNotFoundError
-from delkalakedb.mirror import publish
-from delkalakedb.model.actions import CommitInfo, UnknownAction
-from delkalakedb.model.txnlog import TxnLogReader
-from delkalakedb.storage import FileTxnLogReader, open_store
+from tests.support.examples import examples
+from tests.support.histories import Model, Writers
 
 FEATURES = ("deletionVectors", "domainMetadata", "appendOnly", "invariants")
 
@@ -113,7 +114,7 @@ def test_version_that_does_not_exist_is_refused_by_both(
 
 
 @settings(
-    max_examples=5,
+    max_examples=examples(5),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.data())
@@ -127,7 +128,7 @@ def test_random_history_is_the_same_in_the_log(
         model.ratify(first)
     for _ in range(8):
         staged = writers.transaction()
-        catalog.ratify(*staged)
+        catalog.try_commit(*staged)
         model.ratify(*staged)
 
     for name in model.tables:

@@ -7,16 +7,16 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
-from actions import add, create, paths
 
 import delkalakedb as dk
-from delkalakedb.catalog import migrations
-from delkalakedb.catalog.backend import Backend, Insert, Row
-from delkalakedb.catalog.outbox import Outbox
-from delkalakedb.catalog.statements import load_migrations
+from delkalakedb.catalog.commit.outbox import Outbox
+from delkalakedb.catalog.engine import migrations
+from delkalakedb.catalog.engine.backend import Backend, Insert, Row
+from delkalakedb.catalog.engine.statements import load_migrations
 from delkalakedb.errors import CatalogError, CatalogSchemaError
-from delkalakedb.model.txnlog import Reads, Staged
-from delkalakedb.uri import Uri, parse_uri
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.settings.uri import Uri, parse_uri
+from tests.support.actions import add, create, paths
 
 LISTINGS = {
     "sqlite": (
@@ -100,27 +100,30 @@ def test_every_engine_has_the_same_migrations() -> None:
 
 
 def test_catalog_migrated_step_by_step_equals_a_fresh_one(
-    catalog_uri: str, engine: str, known: Known
+    new_catalog_uri: str, engine: str, known: Known
 ) -> None:
     every = {**load_migrations(engine), 99: NEXT}
     for step in every:
         known({n: script for n, script in every.items() if n <= step})
-        make(catalog_uri)
+        make(new_catalog_uri)
 
-    with dk.connect(catalog_uri) as migrated, dk.connect(another(catalog_uri)) as fresh:
+    with (
+        dk.connect(new_catalog_uri) as migrated,
+        dk.connect(another(new_catalog_uri)) as fresh,
+    ):
         fresh.init()
         assert listing(migrated.backend) == listing(fresh.backend)
         assert "novelty" in columns(fresh.backend)["dl_tables"]
 
 
 def test_migrated_catalog_keeps_its_tables(
-    catalog_uri: str, engine: str, known: Known
+    new_catalog_uri: str, engine: str, known: Known
 ) -> None:
-    with dk.connect(catalog_uri) as before:
+    with dk.connect(new_catalog_uri) as before:
         create(before, "t", add("a"))
     known({**load_migrations(engine), 99: NEXT})
 
-    with dk.connect(catalog_uri) as after:
+    with dk.connect(new_catalog_uri) as after:
         assert paths(after) == ["a"]
         with after.backend.reading() as session:
             versions = session.query_sql(
@@ -130,32 +133,32 @@ def test_migrated_catalog_keeps_its_tables(
 
 
 def test_failed_migration_leaves_the_schema_as_it_was(
-    catalog_uri: str, engine: str, known: Known
+    new_catalog_uri: str, engine: str, known: Known
 ) -> None:
-    make(catalog_uri)
-    with dk.connect(catalog_uri) as catalog:
+    make(new_catalog_uri)
+    with dk.connect(new_catalog_uri) as catalog:
         before = listing(catalog.backend)
     known({**load_migrations(engine), 99: NEXT + "SELECT nonsense;"})
 
     with pytest.raises(CatalogError):
-        dk.connect(catalog_uri)
+        dk.connect(new_catalog_uri)
     known(load_migrations(engine))
-    with dk.connect(catalog_uri) as catalog:
+    with dk.connect(new_catalog_uri) as catalog:
         assert listing(catalog.backend) == before
 
 
-def test_opening_again_changes_nothing(catalog_uri: str) -> None:
-    make(catalog_uri)
-    with dk.connect(catalog_uri) as first:
+def test_opening_again_changes_nothing(new_catalog_uri: str) -> None:
+    make(new_catalog_uri)
+    with dk.connect(new_catalog_uri) as first:
         before = listing(first.backend)
 
-    with dk.connect(catalog_uri, sql={"schema": "error"}) as second:
+    with dk.connect(new_catalog_uri, sql={"schema": "error"}) as second:
         assert listing(second.backend) == before
 
 
-def test_newer_schema_is_refused_naming_both_versions(catalog_uri: str) -> None:
-    make(catalog_uri)
-    with dk.connect(catalog_uri) as catalog:
+def test_newer_schema_is_refused_naming_both_versions(new_catalog_uri: str) -> None:
+    make(new_catalog_uri)
+    with dk.connect(new_catalog_uri) as catalog:
         engine = catalog.backend.engine
         values = {"version": [1234], "applied_at_ms": [0], "client": ["delkalakedb/99"]}
         row = Insert("dl_schema_versions", values)
@@ -165,42 +168,42 @@ def test_newer_schema_is_refused_naming_both_versions(catalog_uri: str) -> None:
     latest = migrations.latest_schema_version(engine)
     expected = f"schema version 1234, .* knows {latest}; upgrade delkalakedb"
     with pytest.raises(CatalogSchemaError, match=expected):
-        dk.connect(catalog_uri)
+        dk.connect(new_catalog_uri)
     with pytest.raises(CatalogSchemaError, match=expected):
-        dk.connect(catalog_uri, sql={"schema": "error"})
+        dk.connect(new_catalog_uri, sql={"schema": "error"})
 
 
 def test_empty_database_is_refused_and_left_empty_if_asked(
-    catalog_uri: str, engine: str
+    new_catalog_uri: str, engine: str
 ) -> None:
     if engine == "sqlite":
-        Path(parse_uri(catalog_uri).database).touch()
+        Path(parse_uri(new_catalog_uri).database).touch()
     elif engine == "duckdb":
-        duckdb.connect(parse_uri(catalog_uri).database).close()
+        duckdb.connect(parse_uri(new_catalog_uri).database).close()
 
     for _ in range(2):
         with pytest.raises(CatalogSchemaError, match=r"sql\.schema = error"):
-            dk.connect(catalog_uri, sql={"schema": "error"})
-    make(catalog_uri)
-    with dk.connect(catalog_uri) as catalog:
+            dk.connect(new_catalog_uri, sql={"schema": "error"})
+    make(new_catalog_uri)
+    with dk.connect(new_catalog_uri) as catalog:
         assert catalog.tables() == []
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
-def test_missing_file_is_refused_and_not_made_if_asked(catalog_uri: str) -> None:
+def test_missing_file_is_refused_and_not_made_if_asked(new_catalog_uri: str) -> None:
     with pytest.raises(CatalogError):
-        dk.connect(catalog_uri, sql={"schema": "error"})
-    assert not Path(parse_uri(catalog_uri).database).exists()
+        dk.connect(new_catalog_uri, sql={"schema": "error"})
+    assert not Path(parse_uri(new_catalog_uri).database).exists()
 
 
 def test_older_schema_is_refused_if_asked(
-    catalog_uri: str, engine: str, known: Known
+    new_catalog_uri: str, engine: str, known: Known
 ) -> None:
-    make(catalog_uri)
+    make(new_catalog_uri)
     known({**load_migrations(engine), 99: NEXT})
 
     with pytest.raises(CatalogSchemaError, match="no catalog of schema version 99"):
-        dk.connect(catalog_uri, sql={"schema": "error"})
+        dk.connect(new_catalog_uri, sql={"schema": "error"})
 
 
 def test_three_engines_have_the_same_tables_and_columns(
@@ -222,14 +225,13 @@ def test_three_engines_have_the_same_tables_and_columns(
 
 
 def test_open_client_of_an_older_version_writes_nothing(
-    catalog_uri: str, known: Known, engine: str
+    new_catalog_uri: str, known: Known, engine: str
 ) -> None:
-    table_uri = catalog_uri + ("&" if "?" in catalog_uri else "?") + "table=t"
-    with dk.connect(catalog_uri) as catalog:
+    table_uri = new_catalog_uri + ("&" if "?" in new_catalog_uri else "?") + "table=t"
+    with dk.connect(new_catalog_uri) as catalog:
         dk.write_deltalake(table_uri, pa.table({"x": [1, 2]}))
         table = dk.DeltaTable(table_uri)
         staged = Staged("t", (add("late"),), Reads(version=0))
-        seen = catalog.snapshot("t")
         with catalog.backend.writing() as session:
             row = {"version": [99], "applied_at_ms": [0], "client": ["newer"]}
             session.apply([Insert("dl_schema_versions", row)])
@@ -237,8 +239,7 @@ def test_open_client_of_an_older_version_writes_nothing(
         for write in (
             lambda: dk.write_deltalake(table_uri, pa.table({"x": [3]}), mode="append"),
             lambda: table.delete("x = 1"),
-            lambda: catalog.ratify(staged),
-            lambda: catalog.ratify(staged, seen=seen),
+            lambda: catalog.try_commit(staged),
             lambda: catalog.rename_table("t", "u"),
             lambda: Outbox(catalog.backend).take("t", 1.0),
             lambda: catalog.drop_table("t"),
@@ -247,5 +248,5 @@ def test_open_client_of_an_older_version_writes_nothing(
                 write()
         assert [t.version for t in catalog.tables()] == [0]
     known({**load_migrations(engine), 99: NEXT})
-    with dk.connect(catalog_uri) as newer:
-        assert isinstance(newer.ratify(staged), tuple)
+    with dk.connect(new_catalog_uri) as newer:
+        assert isinstance(newer.try_commit(staged), tuple)

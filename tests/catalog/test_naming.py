@@ -8,14 +8,15 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
-from actions import create, paths
-from workers import Crew, append_until_gone
 
 import delkalakedb as dk
 from delkalakedb import Catalog
-from delkalakedb.catalog.naming import rename_table
+from delkalakedb.catalog.admin.names import rename_table
 from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.actions import create, paths
+from tests.support.processes import Crew
+from tests.support.workers import append_until_gone
 
 shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 COMMITS_FIRST = 3

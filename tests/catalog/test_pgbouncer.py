@@ -11,13 +11,13 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
-from actions import add, commit, create, paths, stats
-from integrity import check_integrity
 
 import delkalakedb as dk
-from delkalakedb.catalog.staging import locked_mirror
+from delkalakedb.catalog.load.staged_table import locked_mirror
 from delkalakedb.errors import CatalogBusyError, CatalogError
-from pgbouncer import PROGRAM, PgBouncer
+from tests.support.actions import add, commit, create, paths, stats
+from tests.support.integrity import check_integrity
+from tests.support.servers.pgbouncer import PROGRAM, PgBouncer
 
 pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason="PgBouncer isn't installed: apt-get install pgbouncer"
@@ -117,14 +117,12 @@ def test_killed_sessions_poolers_and_writers_lose_and_misfile_nothing(
     for schema in SCHEMAS:
         append(tables[schema], f"{schema}-first")
     said = {s: {f"{s}-first"} for s in SCHEMAS}
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with ExitStack() as held:
         writers = {
             schema: held.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-c", WRITER, tables[schema], schema],
                     stdout=subprocess.PIPE,
-                    env=environment,
                     text=True,
                 )
             )

@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 import pytest
-from actions import add, commit, create, metadata, remove, schema, stats
 
 import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.errors import PredicateError
 from delkalakedb.model.actions import Add, Metadata
+from tests.support.actions import add, commit, create, metadata, remove, schema, stats
 
 
 def planned(catalog: Catalog, where: Any, version: int | None = None) -> list[str]:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from actions import add, create, metadata, remove
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-import model.test_prune_property as made
 from delkalakedb import Catalog
 from delkalakedb.model.actions import Add, Metadata, known
-from delkalakedb.model.predicate import parse_predicate
-from delkalakedb.model.prune import matcher
-from delkalakedb.model.schema import parse_schema
-from delkalakedb.model.txnlog import Reads, Staged
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.predicate.matcher import matcher
+from delkalakedb.model.predicate.predicate import parse_predicate
+from delkalakedb.model.schema.schema import parse_schema
+from tests.model import test_prune_property as made
+from tests.support.actions import add, create, metadata, remove
+from tests.support.examples import examples
 
 Rows = list[dict[str, Any]]
 checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -139,7 +139,7 @@ def check(catalog: Catalog, seed: int) -> None:
         assert set(planned) >= history.matching(tree, version), where
 
 
-@settings(max_examples=40, suppress_health_check=checks)
+@settings(max_examples=examples(40), suppress_health_check=checks)
 @given(st.integers(0, 2**64))
 def test_plan_keeps_every_match_and_exactly_what_the_rules_keep(
     catalog: Catalog, seed: int

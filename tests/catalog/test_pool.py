@@ -5,21 +5,23 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
-from actions import add, commit, create, paths
-from integrity import check_integrity
-from workers import run_python
 
 import delkalakedb as dk
 from delkalakedb import Catalog
-from delkalakedb.catalog.pool import Pool
+from delkalakedb.catalog.engine.pool import Pool
 from delkalakedb.errors import CatalogBusyError, CatalogUnavailableError
-from delkalakedb.settings import PoolSettings
-from delkalakedb.uri import parse_uri
+from delkalakedb.settings.keys import PoolSettings
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.actions import add, commit, create, paths
+from tests.support.integrity import check_integrity
+from tests.support.processes import run_python
+from tests.support.servers.postgres_proxy import Proxy
 
 shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 alone = pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
@@ -124,8 +126,14 @@ def test_closing_leaves_no_connection_behind(postgres_uri: str) -> None:
 def test_size_bounds_bulk_reads_and_all_other_connections_together(
     postgres_uri: str,
 ) -> None:
-    most, done = 0, threading.Event()
-    with dk.connect(postgres_uri, pool={"size": 2}) as catalog:
+    uri = parse_uri(postgres_uri)
+    assert uri.port is not None
+    with (
+        closing(Proxy(uri.port)) as proxy,
+        dk.connect(
+            format_uri(replace(uri, port=proxy.port)), pool={"size": 2}
+        ) as catalog,
+    ):
         create(catalog, "t", *(add(f"f{n}") for n in range(50)))
 
         def work(i: int) -> None:
@@ -136,20 +144,10 @@ def test_size_bounds_bulk_reads_and_all_other_connections_together(
                 reader = catalog.snapshot("t", n).files(columns=["path", "stats"])
                 assert reader.read_all().num_rows >= 50
 
-        def watch() -> None:
-            nonlocal most
-            while not done.is_set():
-                most = max(most, connections(postgres_uri))
-
-        with ThreadPoolExecutor(9) as threads:
-            watching = threads.submit(watch)
-            try:
-                for job in [threads.submit(work, i) for i in range(8)]:
-                    job.result()
-            finally:
-                done.set()
-            watching.result()
-    assert most == 2
+        with ThreadPoolExecutor(8) as threads:
+            for job in [threads.submit(work, i) for i in range(8)]:
+                job.result()
+    assert proxy.most_open == 2
 
 
 def test_reads_of_one_connection_are_bulk_and_not_in_turn(postgres_uri: str) -> None:
@@ -320,7 +318,7 @@ def test_line_in_use_when_the_pool_closes_is_closed_when_it_comes_back() -> None
 
 LEFT_OPEN = """
 import delkalakedb as dk
-from actions import add, create, paths
+from tests.support.actions import add, create, paths
 catalog = dk.connect({uri!r})
 create(catalog, "t", add("a"))
 assert paths(catalog) == ["a"]
@@ -337,9 +335,9 @@ def test_process_that_ends_without_closing_ends_quietly(catalog_uri: str) -> Non
 FORK = """
 import os, sys
 import delkalakedb as dk
-from actions import add, commit, create, paths
-from delkalakedb.catalog import fresh, registry
-from delkalakedb.catalog.cache import LISTS
+from tests.support.actions import add, commit, create, paths
+from delkalakedb.catalog.engine import pool
+from delkalakedb.catalog.engine.cache import LISTS
 catalog = dk.connect({uri!r})
 create(catalog, "t", add("a"))
 catalog.snapshot("t").files().read_all()
@@ -348,7 +346,7 @@ assert reader.read_next_batch().num_rows == 1
 for end in (lambda: (catalog.close(), sys.exit()), sys.exit, lambda: os._exit(0)):
     before = len(paths(catalog))
     assert dk.cache_info().entries == 1
-    held = [LISTS._lock, fresh._fresh.lock, registry._lock]
+    held = [LISTS._lock, pool._lock]
     for lock in held:
         lock.acquire()  # as another thread may at that moment
     if (child := os.fork()) == 0:
@@ -380,10 +378,10 @@ def test_parent_and_child_both_go_on_after_a_fork(catalog_uri: str) -> None:
 FORK_LEFT = """
 import os, subprocess, sys
 import delkalakedb as dk
-from actions import add, commit, create
+from tests.support.actions import add, commit, create
 OTHER = '''
 import delkalakedb as dk
-from actions import add, commit
+from tests.support.actions import add, commit
 with dk.connect({uri!r}) as catalog:
     assert commit(catalog, add("other")).version == 2
 '''
@@ -419,7 +417,7 @@ def test_commits_of_a_child_are_kept_when_its_parent_closes_first(
 FORK_AT_WORK = """
 import os
 import delkalakedb as dk
-from actions import add, commit, create
+from tests.support.actions import add, commit, create
 from delkalakedb.errors import CatalogBusyError
 catalog = dk.connect({uri!r})
 create(catalog, "t", add("a"))
@@ -457,7 +455,7 @@ def test_child_forked_while_its_parent_writes_to_sqlite_is_refused(
 FORK_ALONE = """
 import os, sys
 import delkalakedb as dk
-from actions import add, commit, create, paths
+from tests.support.actions import add, commit, create, paths
 from delkalakedb.errors import CatalogBusyError
 catalog = dk.connect({uri!r})
 create(catalog, "t", add("a"))

@@ -12,7 +12,6 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,28 +19,27 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from actions import add, commit, create, creation, paths, remove, stats
-from integrity import check_integrity
-from proxy import Proxy
 
 import delkalakedb as dk
 from delkalakedb import Catalog
-from delkalakedb.catalog import ratify as ratifying
-from delkalakedb.catalog.outbox import Outbox
-from delkalakedb.catalog.prepared import preparation
-from delkalakedb.catalog.ratify import SqlTxnLogWriter
-from delkalakedb.catalog.staging import locked_mirror
-from delkalakedb.commits import commit as publish
-from delkalakedb.commits import ratify
+from delkalakedb.catalog.commit import ratify as ratifying
+from delkalakedb.catalog.commit.outbox import Outbox
+from delkalakedb.catalog.commit.outcome import Committed
+from delkalakedb.catalog.commit.ratify import SqlTxnLogWriter
+from delkalakedb.catalog.engine.prepared import preparation
 from delkalakedb.errors import (
     CatalogError,
     CatalogUnavailableError,
     TableNotFoundError,
     UnknownOutcomeError,
 )
-from delkalakedb.model.txnlog import Committed, Reads, Staged
-from delkalakedb.uri import parse_uri
-from postgres import PASSWORD, USER, Server
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.settings.uri import parse_uri
+from delkalakedb.write.committer import commit as publish
+from tests.support.actions import add, commit, create, creation, paths, remove, stats
+from tests.support.integrity import check_integrity
+from tests.support.servers.postgres import PASSWORD, USER, Server
+from tests.support.servers.postgres_proxy import Proxy
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +189,7 @@ def test_commit_after_one_whose_statements_failed_is_as_good(uri: str) -> None:
 def test_commits_read_few_rows_before_the_server_has_statistics(uri: str) -> None:
     bounds = {"x": (1, 2, 0), "s": ("a", "b", 0)}
     files = [add(f"f{n}", stats=stats(1, **bounds)) for n in range(20_000)]
-    names = ("load_files_at_paths", "check_seen", "remove_files")
+    names = ("load_files_at_paths", "remove_files")
     with dk.connect(uri) as catalog:
         create(catalog, "t", *files)
         plans = [
@@ -357,82 +355,56 @@ def test_commit_whose_answer_was_lost_is_published_at_once(
     mirror = Outbox(cuttable.backend).load("t")
     assert mirror.published_version == mirror.ratified_version == 1
     assert mirror.lease_owner is None
-
-
-@pytest.mark.parametrize("moment", ["before", "during", "after"])
-def test_append_whose_answer_was_lost_is_published_at_once(
-    proxy: Proxy, cuttable: Catalog, tmp_path: Path, moment: str
-) -> None:
-    """It brings its lease in the same answer."""
-    publish(cuttable, creation(location=str(tmp_path)))
-    append = Staged("t", (add("a"),), Reads(version=0))
-
-    proxy.cut = moment
-    ratify(cuttable, append, seen=cuttable.snapshot("t"))
-
-    assert proxy.cuts == 1
-    mirror = Outbox(cuttable.backend).load("t")
-    assert mirror.published_version == mirror.ratified_version == 1
-    assert mirror.lease_owner is None
     assert paths(cuttable) == ["a"]
     check_integrity(cuttable)
 
 
-@pytest.mark.parametrize("arrives", ["before the next attempt", "after it"])
-def test_append_that_arrives_after_it_was_asked_for_is_made_once(
-    proxy: Proxy,
-    cuttable: Catalog,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arrives: str,
+def test_commit_that_arrives_while_it_is_looked_for_is_made_once(
+    proxy: Proxy, cuttable: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The lookup waits for the lock of the transaction that it looks for."""
     publish(cuttable, creation(location=str(tmp_path)))
     append = Staged("t", (add("a"),), Reads(version=0))
-    attempt = SqlTxnLogWriter._attempt
+    attempt, resolve, attempts = SqlTxnLogWriter._attempt, SqlTxnLogWriter._resolve, 0
 
     def attempted(*args: Any) -> Any:
-        if proxy.deliver is not None and arrives == "before the next attempt":
-            proxy.deliver()
-            wait_for(lambda: cuttable.snapshot("t").version == 1)
+        nonlocal attempts
+        attempts += 1
         return attempt(*args)
 
-    monkeypatch.setattr(SqlTxnLogWriter, "_attempt", attempted)
-    proxy.cut = "late"
-    (made,) = ratify(cuttable, append, seen=cuttable.snapshot("t"))
-    if arrives == "after it":
-        proxy.deliver()
-        commit(cuttable, add("b"))
+    def resolved(*args: Any) -> Any:
+        assert proxy.deliver is not None
+        threading.Timer(0.3, proxy.deliver).start()
+        return resolve(*args)
 
-    assert proxy.cuts == 1
-    assert made.version == 1
-    versions = [c.version for c in cuttable.snapshot("t").history()]
-    assert versions == ([1, 0] if arrives != "after it" else [2, 1, 0])
+    monkeypatch.setattr(SqlTxnLogWriter, "_attempt", attempted)
+    monkeypatch.setattr(SqlTxnLogWriter, "_resolve", resolved)
+    proxy.cut = "late"
+    done = publish(cuttable, append)
+
+    assert isinstance(done, tuple)
+    assert [made.version for made in done] == [1]
+    assert (proxy.cuts, attempts) == (1, 1)
+    assert [c.version for c in cuttable.snapshot("t").history()] == [1, 0]
     mirror = Outbox(cuttable.backend).load("t")
-    assert mirror.published_version >= 1
+    assert mirror.published_version == 1
     assert mirror.lease_owner is None
     check_integrity(cuttable)
 
 
-def test_files_of_an_append_that_may_still_arrive_stay(
+def test_files_of_a_commit_that_may_still_arrive_stay(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DELKALAKEDB_POOL__LOCK_TIMEOUT", "0.2")
-    place = uri_of(proxy.port)
-    uri = f"{place}/t?sslmode=disable&location={tmp_path}"
+    monkeypatch.setenv("DELKALAKEDB_CONCURRENCY__RETRIES", "2")
+    uri = f"{uri_of(proxy.port)}/t?sslmode=disable&location={tmp_path}"
     dk.write_deltalake(uri, pa.table({"x": [1]}))
     table = dk.DeltaTable(uri)
-    resolve = SqlTxnLogWriter._resolve
-    with dk.connect(f"{place}?sslmode=disable") as other, ExitStack() as locked:
 
-        def resolved(*args: Any) -> Any:
-            found = resolve(*args)
-            locked.enter_context(locked_mirror(other, "t"))
-            return found
-
-        monkeypatch.setattr(SqlTxnLogWriter, "_resolve", resolved)
-        proxy.cut = "late"
-        with pytest.raises(UnknownOutcomeError, match="no telling"):
-            dk.write_deltalake(table, pa.table({"x": [2]}), mode="append")
+    proxy.cut = "late"
+    with pytest.raises(UnknownOutcomeError, match="no telling"):
+        dk.write_deltalake(table, pa.table({"x": [2]}), mode="append")
+    assert proxy.deliver is not None
     proxy.deliver()
     wait_for(lambda: dk.DeltaTable(uri).version() == 1)
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from actions import add, create, paths
 
 import delkalakedb as dk
 from delkalakedb.errors import CatalogUnavailableError
-from postgres import PASSWORD, Server
+from tests.support.actions import add, create, paths
+from tests.support.servers.postgres import PASSWORD, Server
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="certificates are made with openssl"

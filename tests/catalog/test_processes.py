@@ -4,25 +4,25 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from actions import add, commit, create, creation, paths
-from integrity import check_integrity
-from workers import (
+
+import delkalakedb as dk
+from delkalakedb import Catalog
+from delkalakedb.catalog.commit.outcome import Conflicted
+from delkalakedb.catalog.engine.migrations import latest_schema_version
+from delkalakedb.errors import CatalogBusyError
+from delkalakedb.model.actions import Add
+from delkalakedb.model.rules.conflicts import Rule
+from tests.support.actions import add, commit, create, creation, paths
+from tests.support.integrity import check_integrity
+from tests.support.processes import Crew
+from tests.support.workers import (
     PAIR,
-    Crew,
     append,
     append_to_both,
     compact,
     count_tables,
     create_table,
 )
-
-import delkalakedb as dk
-from delkalakedb import Catalog
-from delkalakedb.catalog.migrations import latest_schema_version
-from delkalakedb.errors import CatalogBusyError
-from delkalakedb.model.actions import Add
-from delkalakedb.model.conflicts import Rule
-from delkalakedb.model.txnlog import Conflicted
 
 WRITERS = 8
 shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
@@ -38,11 +38,11 @@ def crew() -> Iterator[Crew]:
 
 @shared
 def test_twenty_processes_that_start_at_once_make_one_catalog(
-    crew: Crew, catalog_uri: str
+    crew: Crew, new_catalog_uri: str
 ) -> None:
-    assert crew.run(count_tables, catalog_uri, count=20) == [0] * 20
+    assert crew.run(count_tables, new_catalog_uri, count=20) == [0] * 20
 
-    with dk.connect(catalog_uri) as catalog, catalog.backend.reading() as session:
+    with dk.connect(new_catalog_uri) as catalog, catalog.backend.reading() as session:
         versions = session.query_sql("SELECT version FROM dl_schema_versions", {})
         latest = latest_schema_version(catalog.backend.engine)
     assert versions == [(version,) for version in range(1, latest + 1)]

@@ -2,7 +2,15 @@
 
 import msgspec
 import pytest
-from actions import (
+
+from delkalakedb import Catalog
+from delkalakedb.catalog.commit.outcome import Conflicted
+from delkalakedb.catalog.read.head import COLUMNS_PER_TABLE, revise
+from delkalakedb.errors import CommitFailedError, DeltalakeDBError, ProtocolError
+from delkalakedb.model.actions import Action, Add, CommitInfo, DeletionVector, Remove
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.rules.conflicts import Rule
+from tests.support.actions import (
     DV,
     add,
     attempt,
@@ -19,13 +27,6 @@ from actions import (
     stats,
     vector,
 )
-
-from delkalakedb import Catalog
-from delkalakedb.catalog.statcolumns import COLUMNS_PER_TABLE, revise
-from delkalakedb.errors import CommitFailedError, DeltalakeDBError, ProtocolError
-from delkalakedb.model.actions import Action, Add, CommitInfo, DeletionVector, Remove
-from delkalakedb.model.conflicts import Rule
-from delkalakedb.model.txnlog import Conflicted, Reads, Staged
 
 A, B = add("a"), add("b", size=20)
 
@@ -226,7 +227,9 @@ def test_own_commits_of_a_transaction_are_never_the_winner(catalog: Catalog) -> 
     commit(catalog, remove(A))
     reads = Reads(version=0)
 
-    conflict = catalog.ratify(Staged("t", [B], reads), Staged("t", [add("a")], reads))
+    conflict = catalog.try_commit(
+        Staged("t", [B], reads), Staged("t", [add("a")], reads)
+    )
 
     assert isinstance(conflict, Conflicted)
     assert (conflict.rule, conflict.winner_version) == (Rule.ADD_RESURRECTS, 1)

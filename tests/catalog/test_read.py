@@ -4,7 +4,13 @@ import getpass
 import json
 
 import pytest
-from actions import (
+
+import delkalakedb as dk
+from delkalakedb import Catalog, Commit, File
+from delkalakedb.catalog.read.action_rows import FILES_SCHEMA, add_from_row
+from delkalakedb.errors import VersionNotFoundError
+from delkalakedb.model.actions import Add, CommitInfo
+from tests.support.actions import (
     DV,
     add,
     check_totals,
@@ -21,12 +27,6 @@ from actions import (
     txn,
     vector,
 )
-
-import delkalakedb as dk
-from delkalakedb import Catalog, Commit, File
-from delkalakedb.catalog.rows import FILES_SCHEMA, add_from_row
-from delkalakedb.errors import VersionNotFoundError
-from delkalakedb.model.actions import Add, CommitInfo
 
 A, B = add("a", size=10), add("b", size=20)
 
@@ -219,7 +219,7 @@ def audited(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     ]
     for second, actions in enumerate(steps, start=1):
         monkeypatch.setattr(
-            "delkalakedb.catalog.ratify.time.time", lambda at=second: at
+            "delkalakedb.catalog.commit.ratify.time.time", lambda at=second: at
         )
         if second == 1:
             catalog.commit(creation("t", *actions))

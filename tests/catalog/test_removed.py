@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from actions import add, commit, create, paths
-from integrity import check_integrity
-from workers import run_python
 
 import delkalakedb as dk
 from delkalakedb.errors import (
@@ -15,6 +12,9 @@ from delkalakedb.errors import (
     CatalogUnavailableError,
     TableNotFoundError,
 )
+from tests.support.actions import add, commit, create, paths
+from tests.support.integrity import check_integrity
+from tests.support.processes import run_python
 
 pytestmark = pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=Tr
 MADE = """
 import os
 import delkalakedb as dk
-from actions import add, commit, create
+from tests.support.actions import add, commit, create
 catalog = dk.connect({uri!r})
 create(catalog, "t", add("a"))
 commit(catalog, add("b"))

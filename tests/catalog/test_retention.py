@@ -7,7 +7,20 @@ from functools import partial
 from typing import Any
 
 import pytest
-from actions import (
+
+import delkalakedb as dk
+from delkalakedb import Catalog
+from delkalakedb.catalog.commit.outcome import Committed, Conflicted, Skipped
+from delkalakedb.catalog.read.retention import Expired, expire_versions
+from delkalakedb.errors import (
+    CommitFailedError,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
+from delkalakedb.model.actions import known
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.rules.conflicts import Rule
+from tests.support.actions import (
     add,
     attempt,
     cdc,
@@ -23,19 +36,8 @@ from actions import (
     stats,
     txn,
 )
-from workers import CHILDREN, expire_and_die
-
-import delkalakedb as dk
-from delkalakedb import Catalog
-from delkalakedb.catalog.retention import Expired, expire_versions
-from delkalakedb.errors import (
-    CommitFailedError,
-    TableNotFoundError,
-    VersionNotFoundError,
-)
-from delkalakedb.model.actions import known
-from delkalakedb.model.conflicts import Rule
-from delkalakedb.model.txnlog import Committed, Conflicted, Reads, Skipped, Staged
+from tests.support.processes import CHILDREN
+from tests.support.workers import expire_and_die
 
 DAY_MS = 86_400_000
 TOMBSTONES = "delta.deletedFileRetentionDuration"
@@ -306,7 +308,7 @@ def test_commit_that_read_an_expired_version_is_refused(
             Staged("t", [metadata(description="new")], read()),
             Staged("t", [add("n")], read(), remove_all=True),
         ):
-            outcome = catalog.ratify(staged)
+            outcome = catalog.try_commit(staged)
             assert isinstance(outcome, Conflicted), staged
             assert (outcome.rule, outcome.winner_version) == (Rule.READ_EXPIRED, 9)
     with pytest.raises(CommitFailedError, match="there are versions 6 to 9"):

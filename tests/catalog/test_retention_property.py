@@ -5,17 +5,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from actions import mirrored
-from histories import Model, Writers, outcomes_of
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from delkalakedb import Catalog
-from delkalakedb.catalog.retention import expire_versions
+from delkalakedb.catalog.commit.outcome import Conflicted
+from delkalakedb.catalog.read.retention import expire_versions
 from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import Metadata, known
-from delkalakedb.model.conflicts import Rule
-from delkalakedb.model.txnlog import Conflicted, Staged
+from delkalakedb.model.log import Staged
+from delkalakedb.model.rules.conflicts import Rule
+from tests.support.actions import mirrored
+from tests.support.examples import examples
+from tests.support.histories import Model, Writers, outcomes_of
 
 DAY_MS = 86_400_000
 TOMBSTONES = "delta.deletedFileRetentionDuration"
@@ -69,7 +70,7 @@ def kept_for(staged: Staged, interval: str) -> Staged:
 def go_on(catalog: Catalog, model: Model, staged: Sequence[Staged]) -> None:
     """Commit, as the model says or, if it read what has expired, not at all."""
     floors = {name: catalog.log(name).head().first_version for name in model.tables}
-    outcome = catalog.ratify(*staged)
+    outcome = catalog.try_commit(*staged)
     if isinstance(outcome, Conflicted) and outcome.rule == Rule.READ_EXPIRED:
         assert any(c.reads.version < floors[c.table] for c in staged)
         return
@@ -91,7 +92,7 @@ def expiries(
         yield name, expire_versions(catalog.backend, name, **options).floor
 
 
-@settings(max_examples=4, suppress_health_check=checks)
+@settings(max_examples=examples(4), suppress_health_check=checks)
 @given(st.data())
 def test_kept_versions_of_any_history_are_as_they_were(
     catalog: Catalog, data: st.DataObject

@@ -5,7 +5,26 @@ from typing import Any
 
 import msgspec
 import pytest
-from actions import (
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from delkalakedb import Catalog
+from delkalakedb.errors import DeltalakeDBError
+from delkalakedb.model.actions import (
+    KINDS,
+    UNSET,
+    Action,
+    Add,
+    CommitInfo,
+    DeletionVector,
+    Remove,
+    UnknownAction,
+    action_from_dict,
+    decode_commit,
+    encode_commit,
+)
+from delkalakedb.model.log import Reads, Staged
+from tests.model.test_codec import bodies, text, values
+from tests.support.actions import (
     DV,
     add,
     cdc,
@@ -21,28 +40,7 @@ from actions import (
     stats,
     txn,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from delkalakedb import Catalog
-from delkalakedb.errors import DeltalakeDBError
-from delkalakedb.model.actions import (
-    UNSET,
-    Action,
-    Add,
-    CommitInfo,
-    DeletionVector,
-    Remove,
-    UnknownAction,
-)
-from delkalakedb.model.codec import (
-    KINDS,
-    action_from_dict,
-    decode_commit,
-    encode_commit,
-)
-from delkalakedb.model.txnlog import Reads, Staged
-from model.test_codec import bodies, text, values
+from tests.support.examples import examples
 
 FEATURES = ("deletionVectors", "domainMetadata", "appendOnly", "invariants")
 META = metadata(
@@ -51,7 +49,7 @@ META = metadata(
     configuration={DV: "true"},
 )
 many = settings(
-    max_examples=30,
+    max_examples=examples(30),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 partitions = st.fixed_dictionaries({"p": st.none() | text, "q": st.none() | text})
@@ -184,6 +182,43 @@ def test_absent_and_null_are_told_apart(catalog: Catalog) -> None:
     assert list(catalog.log("t").removes()) == tombstones
 
 
+VECTOR = DeletionVector(
+    storage_type="p", path_or_inline_dv="s3://b/v", size_in_bytes=4, cardinality=1
+)
+ROW_IDS = {"base_row_id": 0, "default_row_commit_version": 2**62}
+RARE: list[dict[str, Any]] = [
+    {},
+    {"tags": {"a": "\x1d", "\x1f": ""}},
+    {"tags": {}},
+    {"deletion_vector": VECTOR},
+    ROW_IDS,
+    {"clustering_provider": ""},
+    {"clustering_provider": "\x1d=\x1d", "base_row_id": 7},
+    {"clustering_provider": "='é", "tags": {"a": "b"}, **ROW_IDS},
+]
+
+
+@pytest.mark.parametrize("files", [RARE, RARE[:1] * 3, RARE[4:5] * 3])
+def test_values_that_few_files_have_come_back_as_they_were(
+    catalog: Catalog, files: list[dict[str, Any]]
+) -> None:
+    adds = [add(f"f{i}", **fields) for i, fields in enumerate(files)]
+    create(catalog, "t", *adds, features=("deletionVectors",))
+
+    assert sorted(catalog.log("t").adds(), key=lambda file: file.path) == adds
+
+
+@pytest.mark.parametrize("name", ["tags", "base_row_id", "clustering_provider"])
+def test_column_that_few_files_have_comes_alone(catalog: Catalog, name: str) -> None:
+    files = [{k: v for k, v in f.items() if k != "deletion_vector"} for f in RARE]
+    create(catalog, "t", *(add(f"f{i}", **f) for i, f in enumerate(files)))
+
+    found = catalog.snapshot("t").files(columns=["path", name]).read_all()
+
+    present = [value is not None for value in found.sort_by("path")[name].to_pylist()]
+    assert present == [name in fields for fields in files]
+
+
 def test_very_long_path_is_a_path_like_any_other(catalog: Catalog) -> None:
     long = add("p/" + "x" * 5000)
     other = add("p/" + "x" * 4999 + "y")
@@ -197,7 +232,15 @@ def test_very_long_path_is_a_path_like_any_other(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["ü/日本.parquet", "a%20b", "a b'c\"d", "😀" * 300, "\u2028", "%s:x$1?", "\x01"],
+    [
+        "ü/日本.parquet",
+        "a%20b",
+        "a b'c\"d",
+        pytest.param("😀" * 300, id="long"),
+        "\u2028",
+        "%s:x$1?",
+        "\x01",
+    ],
 )
 def test_path_of_any_characters_is_kept(catalog: Catalog, path: str) -> None:
     file = add(path)
@@ -223,7 +266,7 @@ def test_paths_that_differ_in_normal_form_are_two(catalog: Catalog) -> None:
         "\0",
         "not JSON",
         "",
-        "x" * 1_000_000,
+        pytest.param("x" * 1_000_000, id="long"),
     ],
 )
 def test_statistics_are_kept_as_the_writers_own_text(

@@ -9,17 +9,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from actions import add, commit, create, paths
-from workers import CHILDREN, run_python, write_without_rights
 
 import delkalakedb as dk
 from delkalakedb import Catalog
+from delkalakedb.catalog.engine import sqlite as module
 from delkalakedb.errors import (
     CatalogError,
     CatalogNotFoundError,
     CatalogUnavailableError,
     TableNotFoundError,
 )
+from tests.support.actions import add, commit, create, paths, remove
+from tests.support.processes import CHILDREN, run_python
+from tests.support.workers import write_without_rights
 
 FULL = 2
 
@@ -56,6 +58,53 @@ def test_reader_in_the_middle_of_a_table_does_not_stop_a_writer(
 
     assert paths(sqlite) == ["a", "b"]
     del reader
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FETCH_ROWS", 2)
+    monkeypatch.setattr(module, "_BATCH_ROWS", 3)
+
+
+@pytest.mark.parametrize("rows", range(8))
+@pytest.mark.usefixtures("small_batches")
+def test_every_number_of_files_comes_whole(sqlite: Catalog, rows: int) -> None:
+    names = [f"f{n}" for n in range(rows)]
+    create(sqlite, "t", *map(add, names))
+
+    assert paths(sqlite) == names
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_file_removed_between_two_batches_comes_once(sqlite: Catalog) -> None:
+    files = [add(f"f{n}") for n in range(9)]
+    create(sqlite, "t", *files)
+    reader = sqlite.snapshot("t").files()
+    first = reader.read_next_batch()
+
+    commit(sqlite, remove(files[0]), remove(files[8]))
+    rest = reader.read_all()
+
+    found = [*first["path"].to_pylist(), *rest["path"].to_pylist()]
+    assert sorted(found) == [file.path for file in files]
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_reader_that_is_dropped_leaves_no_transaction(file: Path) -> None:
+    with dk.connect(f"deltasql://sqlite/{file}?pool_size=2") as catalog:
+        create(catalog, "t", *(add(f"f{n}") for n in range(9)))
+        for _ in range(3):
+            reader = catalog.snapshot("t").files()
+            reader.read_next_batch()
+            del reader
+
+        commit(catalog, add("more"))
+
+        assert len(paths(catalog)) == 10
+        with catalog.backend.reading() as session:
+            # Not busy: nobody reads an older state of the file.
+            ((busy, *_),) = session.query_sql("PRAGMA wal_checkpoint(TRUNCATE)", {})
+        assert busy == 0
 
 
 def test_deleted_file_is_noticed(sqlite: Catalog, file: Path) -> None:
@@ -173,7 +222,7 @@ def test_files_in_a_folder_that_may_not_be_written_are_read_whole(
 MADE = """
 import os
 import delkalakedb as dk
-from actions import create
+from tests.support.actions import create
 create(dk.connect({uri!r}))
 os._exit(0)
 """

@@ -5,7 +5,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from actions import (
+
+from delkalakedb import Catalog
+from delkalakedb.catalog.commit.outcome import Conflicted, Skipped
+from delkalakedb.errors import ProtocolError
+from delkalakedb.model.actions import Action, Add, CommitInfo, DomainMetadata, Protocol
+from delkalakedb.model.rules.conflicts import ROW_TRACKING_DOMAIN, Rule
+from tests.support.actions import (
     add,
     attempt,
     commit,
@@ -20,18 +26,6 @@ from actions import (
     stats,
     txn,
 )
-
-from delkalakedb import Catalog
-from delkalakedb.errors import ProtocolError
-from delkalakedb.model.actions import (
-    Action,
-    Add,
-    CommitInfo,
-    DomainMetadata,
-    Protocol,
-)
-from delkalakedb.model.conflicts import ROW_TRACKING_DOMAIN, Rule
-from delkalakedb.model.txnlog import Conflicted, Skipped
 
 ICT = {"delta.enableInCommitTimestamps": "true"}
 
@@ -335,7 +329,9 @@ def test_timestamps_rise_though_the_clock_does_not(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch, clock: list[int]
 ) -> None:
     for i, now in enumerate(clock):
-        monkeypatch.setattr("delkalakedb.catalog.ratify.time.time", lambda at=now: at)
+        monkeypatch.setattr(
+            "delkalakedb.catalog.commit.ratify.time.time", lambda at=now: at
+        )
         if i == 0:
             create(catalog)
         else:

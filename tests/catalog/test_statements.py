@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from actions import add, create, stats
 
 import delkalakedb
 from delkalakedb import Catalog
-from delkalakedb.catalog.backend import Run, Session
-from delkalakedb.catalog.copies import PARTS
-from delkalakedb.catalog.rows import FILES_SCHEMA
-from delkalakedb.catalog.statcolumns import TABLES
-from delkalakedb.model.values import Kind
+from delkalakedb.catalog.engine.backend import Run, Session
+from delkalakedb.catalog.load.copies import PARTS
+from delkalakedb.catalog.read.action_rows import FILES_SCHEMA
+from delkalakedb.catalog.read.head import TABLES
+from delkalakedb.model.stats.values import Kind
+from tests.support.actions import add, create, stats
 
 ENGINES = ("sqlite", "duckdb", "postgres")
 SOURCE = Path(delkalakedb.__file__).parent
-SQL = SOURCE / "catalog" / "sql"
+SQL = SOURCE / "catalog" / "engine" / "sql"
 FILES = sorted(SQL.glob("*.sql"))
 HEADER = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 PLACEHOLDER = re.compile(r"\{\w+\}")
@@ -65,9 +65,6 @@ def fillings(name: str, known: Mapping[str, str]) -> list[dict[str, str]]:
             }
             for part in PARTS
         ]
-    if name == "plan_bounds":
-        alive = known["plan_alive"]
-        return [{"table": table, "alive": alive} for table in TABLES.values()]
     if name == "plan_named":
         ways = ("1, 2", "NULL", known["plan_ids"])
         return [{"columns": COLUMNS, "ids": ids} for ids in ways]

@@ -1,12 +1,12 @@
 """A table as it was at a version or at a time."""
 
 import pytest
-from actions import add, commit, create, paths, remove
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from delkalakedb import Catalog
 from delkalakedb.errors import DeltaError, TableNotFoundError, VersionNotFoundError
+from tests.support.actions import add, commit, create, paths, remove
+from tests.support.examples import examples
 
 TIMES = [10_000, 20_000, 20_001, 35_000]
 
@@ -16,7 +16,9 @@ def travelled(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     """Four versions at `TIMES`, each with one file, named after it."""
     for version, now_ms in enumerate(TIMES):
         now = now_ms / 1000
-        monkeypatch.setattr("delkalakedb.catalog.ratify.time.time", lambda at=now: at)
+        monkeypatch.setattr(
+            "delkalakedb.catalog.commit.ratify.time.time", lambda at=now: at
+        )
         if version == 0:
             create(catalog, "t", add("f0"))
         else:
@@ -77,7 +79,10 @@ def test_timestamps_of_two_tables_do_not_mix(travelled: Catalog) -> None:
     assert at(travelled, 20_000) == 1
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.integers(9_000, 40_000))
 def test_any_timestamp_agrees_with_a_search_through_all(
     travelled: Catalog, timestamp_ms: int

@@ -1,7 +1,13 @@
-"""Several commits in one ratify: all of them or none."""
+"""Several commits in one transaction: all of them or none."""
 
 import pytest
-from actions import (
+
+from delkalakedb import Catalog
+from delkalakedb.catalog.commit.outcome import Committed, Conflicted, Skipped
+from delkalakedb.errors import ProtocolError, TableExistsError, TableNotFoundError
+from delkalakedb.model.log import Staged
+from delkalakedb.model.rules.conflicts import Rule
+from tests.support.actions import (
     add,
     check_totals,
     commit,
@@ -15,11 +21,6 @@ from actions import (
     stats,
     txn,
 )
-
-from delkalakedb import Catalog
-from delkalakedb.errors import ProtocolError, TableExistsError, TableNotFoundError
-from delkalakedb.model.conflicts import Rule
-from delkalakedb.model.txnlog import Committed, Conflicted, Skipped, Staged
 
 A, B = add("a"), add("b")
 
@@ -74,7 +75,7 @@ def test_conflict_of_one_table_leaves_nothing_of_the_others(catalog: Catalog) ->
     catalog.commit(creation("t", A), creation("u", A))
     commit(catalog, remove(A), table="u")
 
-    outcome = catalog.ratify(
+    outcome = catalog.try_commit(
         staged(catalog, B, metadata(schema(y="long")), txn("app", 1), table="t"),
         creation("new", A),
         staged(catalog, remove(A), table="u", version=0),
@@ -185,7 +186,7 @@ def test_file_that_an_own_commit_removed_may_come_back(catalog: Catalog) -> None
 def test_remove_of_what_an_own_commit_removed_is_refused(catalog: Catalog) -> None:
     create(catalog, "t", A)
 
-    outcome = catalog.ratify(staged(catalog, remove(A)), staged(catalog, remove(A)))
+    outcome = catalog.try_commit(staged(catalog, remove(A)), staged(catalog, remove(A)))
 
     assert isinstance(outcome, Conflicted)
     assert outcome.rule == Rule.REMOVE_NOT_LIVE
@@ -225,7 +226,7 @@ def test_replay_of_a_part_of_a_transaction_is_written_nowhere(catalog: Catalog) 
     ]
     catalog.commit(both[0])
 
-    outcome = catalog.ratify(*both)
+    outcome = catalog.try_commit(*both)
 
     assert isinstance(outcome, Conflicted)
     assert (outcome.table, outcome.winner_version) == ("t", 1)

@@ -2,18 +2,13 @@
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from postgres import find_binaries
-
-HERE = Path(__file__).parent
-sys.path.extend([str(HERE), str(HERE.parents[1] / "scripts")])
-
-from calling import Cli, make_sales  # noqa: E402
+from tests.support.cli import Cli, make_sales
+from tests.support.servers.postgres import find_binaries
 
 
 @pytest.fixture(autouse=True)

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import click
 import pytest
-from calling import Cli
 from cli_reference import PAGE, reference
 from click.testing import CliRunner
-from invocations import INVOCATIONS, arguments
 
 import delkalakedb as dk
-from delkalakedb.cli.main import cli
+from delkalakedb.cli.commands.root import cli
 from delkalakedb.cli.output import Output
-from delkalakedb.uri import parse_uri
+from delkalakedb.settings.uri import parse_uri
+from tests.support.cli import Cli
+from tests.support.invocations import INVOCATIONS, arguments
 
 SECRET = "hunter2-Zq"
 HEAVY = ("deltalake", "duckdb", "psycopg", "pyarrow", "pydantic", "rich", "sqlglot")

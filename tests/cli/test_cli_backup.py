@@ -11,14 +11,16 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
-from calling import Cli
 
 import delkalakedb as dk
-from delkalakedb.catalog import migrations
-from delkalakedb.catalog.backups import back_up
-from delkalakedb.catalog.statements import load_migrations
-from delkalakedb.uri import parse_uri
+from delkalakedb.catalog.admin.backup import back_up
+from delkalakedb.catalog.engine import migrations
+from delkalakedb.catalog.engine.statements import load_migrations
+from delkalakedb.settings.uri import parse_uri
+from tests.support.cli import Cli
 
+# Each engine makes its backups in a way of its own.
+pytestmark = pytest.mark.every_engine
 PASSWORD = "s3cret"
 
 
@@ -89,7 +91,7 @@ def test_commits_since_an_old_backup_come_back(deltasql: Cli, file: Path) -> Non
         tx.write("late", rows(1), mode="error")
 
     refused = deltasql("restore-catalog", str(file), code=2)
-    assert "Replace the catalog, which has 2 tables?" in refused.stderr
+    assert "Replace the catalog with its 2 tables?" in refused.stderr
     result = deltasql("restore-catalog", str(file), "--yes", code=1)
     assert "mirror adopt --all" in result.stderr
     assert ids(deltasql) == [1, 2, 3]
@@ -239,7 +241,7 @@ def test_newer_catalog_is_not_replaced(deltasql: Cli, file: Path) -> None:
         session.script(["UPDATE dl_schema_versions SET version = version + 1000"])
 
     result = deltasql("restore-catalog", str(file), "--yes", code=5)
-    assert "the catalog that is there has schema version 100" in result.stderr
+    assert "the existing catalog has schema version 100" in result.stderr
 
 
 def test_all_tables_go_back_to_a_backup_if_later_commits_are_discarded(
@@ -304,7 +306,7 @@ def test_backup_while_others_write_is_of_one_state(deltasql: Cli, file: Path) ->
 
 def test_killed_backup_leaves_no_file_of_that_name(on_sqlite: Cli, file: Path) -> None:
     code = (
-        "import os, sys; from delkalakedb.catalog import backups\n"
+        "import os, sys; from delkalakedb.catalog.admin import backup as backups\n"
         "backups._sync = lambda path: os._exit(9)\n"
         "from delkalakedb.cli import main; main()"
     )
@@ -321,7 +323,7 @@ def test_killed_restore_leaves_the_catalog_as_it_was(deltasql: Cli, file: Path) 
     deltasql("backup", str(file))
     append(deltasql, 4)
     code = (
-        "import os; from delkalakedb.catalog import backups\n"
+        "import os; from delkalakedb.catalog.admin import backup as backups\n"
         "room = backups._make_room\n"
         "backups._make_room = lambda *given: [*room(*given)[:4], os._exit(9)]\n"
         "from delkalakedb.cli import main; main()"
@@ -377,7 +379,7 @@ def test_password_is_on_no_command_line(
 def test_missing_program_is_named_with_its_remedy(
     deltasql: Cli, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from delkalakedb.catalog import postgres_dump
+    from delkalakedb.catalog.engine import postgres_dump
 
     monkeypatch.setattr(postgres_dump, "_PLACES", ())
     monkeypatch.setenv("PATH", "/nowhere")

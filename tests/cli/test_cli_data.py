@@ -17,16 +17,15 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
-from calling import Cli
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import delkalakedb as dk
 from delkalakedb.errors import QueryError
-from delkalakedb.table.duck import open_duckdb
-from delkalakedb.table.incoming import append_files
-from delkalakedb.table.outgoing import export_rows
-from delkalakedb.table.select import select
+from delkalakedb.query.append import append_files
+from delkalakedb.query.duck import open_duckdb
+from delkalakedb.query.export import export_rows
+from delkalakedb.query.selection import select
+from tests.support.cli import Cli
 
 COMMAND = shutil.which("deltasql", path=Path(sys.executable).parent)
 

@@ -15,9 +15,9 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from calling import Cli
 
 import delkalakedb as dk
+from tests.support.cli import Cli
 
 SECRET = "hunter2-Zq"
 WRITER = """
@@ -164,13 +164,17 @@ def test_log_that_differs_is_a_finding(new: Cli, lake: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["import", "{lake}", "-r", "--name", "x"], 2, "with --recursive use --prefix"),
+        (
+            ["import", "{lake}", "-r", "--name", "x"],
+            2,
+            "give --prefix instead",
+        ),
         (["import", "{lake}/nowhere"], 5, "no"),
         (["import", "{lake}", "-r"], 5, "no such object"),
         (["import", "ftp://x/y"], 5, "aren't supported"),
         (["import", "x", "--storage-option", SECRET], 2, "NAME=VALUE"),
-        (["sync", "sales"], 5, "it is this catalog's own"),
-        (["sync", "sales", "--cut-over", "--watch", "1s"], 2, "--watch ends"),
+        (["sync", "sales"], 5, "the table is this catalog's own"),
+        (["sync", "sales", "--cut-over", "--watch", "1s"], 2, "give either --watch or"),
         (["detach", "sales"], 2, "Add --yes"),
         (["detach", "nope", "--yes"], 5, "no such table"),
         (["copy", "--to", "deltasql://sqlite/x.db"], 2, "Add --yes"),
@@ -192,7 +196,7 @@ def test_empty_tree_is_an_error(on_sqlite: Cli, lake: Path) -> None:
 
     result = on_sqlite("import", str(lake), "-r", code=5)
 
-    assert "there is no Delta table below it" in result.stderr
+    assert "there is no Delta table below this folder" in result.stderr
 
 
 def test_ten_tables_come_in_while_one_is_written(
@@ -300,7 +304,7 @@ def test_sync_follows_until_the_cut_over(deltasql: Cli, lake: Path) -> None:
     )
     with pytest.raises(dk.errors.ReadOnlyError):
         dk.write_deltalake(deltasql.table("o"), pa.table({"id": [9]}), mode="append")
-    assert "for good? Add --yes" in deltasql("sync", "o", "--cut-over", code=2).stderr
+    assert "stopped? Add --yes" in deltasql("sync", "o", "--cut-over", code=2).stderr
     over = deltasql.json("sync", location, "--cut-over", "--yes")
     assert (over["version"], over["hold"]) == (2, None)
     dk.write_deltalake(deltasql.table("o"), pa.table({"id": [9]}), mode="append")

@@ -14,11 +14,11 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from calling import Cli
 
 import delkalakedb as dk
 from delkalakedb.model.actions import CommitInfo
-from delkalakedb.model.txnlog import Reads, Staged
+from delkalakedb.model.log import Reads, Staged
+from tests.support.cli import Cli
 
 
 def location(cli: Cli) -> Path:

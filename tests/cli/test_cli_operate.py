@@ -11,9 +11,9 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
-from calling import Cli
 
 import delkalakedb as dk
+from tests.support.cli import Cli
 
 
 def location(cli: Cli, name: str = "sales") -> Path:
@@ -229,7 +229,7 @@ def test_question_is_not_lost_when_another_table_fails(on_sqlite: Cli) -> None:
 
 @pytest.mark.parametrize("words", [[], ["sales", "--all"]])
 def test_tables_are_named_or_all(on_sqlite: Cli, words: list[str]) -> None:
-    assert "name tables, or give --all" in on_sqlite("vacuum", *words, code=2).stderr
+    assert "give either TABLES or --all" in on_sqlite("vacuum", *words, code=2).stderr
 
 
 def test_restore_goes_back_to_a_version(deltasql: Cli) -> None:

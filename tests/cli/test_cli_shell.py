@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from calling import Cli, can_read
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from delkalakedb.cli.statements import Statement, split
+from delkalakedb.cli.shell import Statement, split
+from tests.support.cli import Cli, can_read
 
 COMMAND = shutil.which("deltasql", path=Path(sys.executable).parent)
 NAMES = {"tables", "history", "describe"}

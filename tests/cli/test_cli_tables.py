@@ -7,10 +7,10 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from calling import Cli
 
 import delkalakedb as dk
-from delkalakedb.catalog.migrations import latest_schema_version
+from delkalakedb.catalog.engine.migrations import latest_schema_version
+from tests.support.cli import Cli
 
 DDL = "id BIGINT NOT NULL COMMENT 'key', day DATE, tags ARRAY<STRING>"
 
@@ -18,8 +18,8 @@ DDL = "id BIGINT NOT NULL COMMENT 'key', day DATE, tags ARRAY<STRING>"
 # ---- init
 
 
-def test_init_creates_the_catalog_once(catalog_uri: str, engine: str) -> None:
-    command = Cli(catalog_uri)
+def test_init_creates_the_catalog_once(new_catalog_uri: str, engine: str) -> None:
+    command = Cli(new_catalog_uri)
     version = latest_schema_version(engine)
 
     first, second = command.json("init"), command.json("init")
@@ -102,7 +102,7 @@ def test_sample_file_gives_the_columns(on_sqlite: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "problem"),
     [
-        (pa.nulls(1), "column a: only nulls; its type can't be told"),
+        (pa.nulls(1), "column a: it has only nulls, and so no type"),
         (pa.array([1], pa.time32("s")), "Invalid data type for Delta Lake: Time32"),
     ],
 )
@@ -124,7 +124,7 @@ def test_sample_that_is_no_delta_schema_is_refused(
         (["--schema", "a INT", "--like", __file__], 2, "give one of --schema"),
         (["--schema", "a"], 2, "not a column with a type: a"),
         (["--schema", "a INT, A INT"], 2, "column A is there twice"),
-        (["--schema", "a INT", "--property", "x"], 2, "written NAME=VALUE"),
+        (["--schema", "a INT", "--property", "x"], 2, "write NAME=VALUE"),
         (["--schema", "a INT", "--partition-by", "b"], 5, "b"),
         (["--schema", "a INT", "--property", "delta.nope=1"], 5, "delta.nope"),
     ],
@@ -141,7 +141,7 @@ def test_table_that_exists_is_fine_only_if_so_asked(on_sqlite: Cli) -> None:
 
     assert "the table exists already" in on_sqlite(*words, code=5).stderr
     there = on_sqlite(*words, "--if-not-exists")
-    assert "is there already" in there.stderr
+    assert "exists already" in there.stderr
     assert "day" in there.stdout
 
 
@@ -201,7 +201,7 @@ def test_schema_says_what_sql_cannot(on_sqlite: Cli, tmp_path: Path) -> None:
     told = on_sqlite("schema", "x", "--ddl")
 
     assert told.stdout == "a ARRAY<BIGINT>\n"
-    assert "--delta does" in told.stderr
+    assert "use --delta" in told.stderr
     assert on_sqlite("schema", "sales", "--ddl").stderr == ""
 
 
@@ -283,7 +283,7 @@ def test_uri_is_refused_where_a_name_belongs_and_not_shown(on_sqlite: Cli) -> No
 
 def test_dropped_table_leaves_its_data(deltasql: Cli) -> None:
     (table,) = deltasql.json("tables")
-    again = "Add --yes if that is meant"
+    again = "Add --yes to confirm"
 
     assert again in deltasql("drop", "sales", code=2).stderr
     dry = deltasql.json("drop", "sales", "--dry-run")

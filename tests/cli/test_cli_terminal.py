@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from calling import Cli, can_read, make_sales
 
 import delkalakedb as dk
+from tests.support.cli import Cli, can_read, make_sales
 
 COMMAND = shutil.which("deltasql", path=Path(sys.executable).parent) or ""
 PATIENCE_S = 60
@@ -22,7 +22,7 @@ BOLD = "\x1b[1m"
 LONG = """
 import time
 from delkalakedb.cli.app import command, pass_app
-from delkalakedb.cli.main import cli, main
+from delkalakedb.cli.commands.root import cli, main
 
 @command()
 @pass_app
@@ -184,7 +184,7 @@ def test_bar_is_shown_on_a_terminal_only(own: Cli) -> None:
     out, err = piped.communicate(timeout=PATIENCE_S)
 
     assert piped.returncode == 130
-    assert (out, err) == ("", "Interrupted; what was committed stays.\n")
+    assert (out, err) == ("", "Interrupted; commits already made stay.\n")
 
 
 @pytest.mark.parametrize("kind", ["text", "json", "csv"])
@@ -206,7 +206,7 @@ def test_pipe_that_is_closed_early_is_no_error(kind: str, many: Cli) -> None:
 def many(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     """A table with more files than a pipe holds."""
     from delkalakedb.model.actions import Add
-    from delkalakedb.model.txnlog import Reads, Staged
+    from delkalakedb.model.log import Reads, Staged
 
     command = Cli(f"deltasql://sqlite/{tmp_path_factory.mktemp('many')}/meta.db")
     with dk.connect(str(command.uri)) as catalog:

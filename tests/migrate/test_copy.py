@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -11,10 +10,24 @@ from typing import Any
 
 import deltalake
 import pytest
-from actions import protocol as protocol_of
-from imports import with_table
-from integrity import check_integrity
-from logmaking import (
+
+import delkalakedb as dk
+from delkalakedb.catalog.load import copies
+from delkalakedb.catalog.load.copies import PARTS
+from delkalakedb.errors import (
+    CatalogError,
+    MirrorError,
+    ReadOnlyError,
+    TableNotFoundError,
+)
+from delkalakedb.migrate import copier as copying
+from delkalakedb.model.actions import Cdc, DomainMetadata
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.storage.store import open_store
+from tests.support.actions import protocol as protocol_of
+from tests.support.imports import with_table
+from tests.support.integrity import check_integrity
+from tests.support.logs import (
     LAST,
     VECTORS,
     add,
@@ -25,22 +38,8 @@ from logmaking import (
     write_history,
     write_log,
 )
+from tests.support.processes import program
 
-import delkalakedb as dk
-from delkalakedb.catalog import copies
-from delkalakedb.catalog.copies import PARTS
-from delkalakedb.errors import (
-    CatalogError,
-    MirrorError,
-    ReadOnlyError,
-    TableNotFoundError,
-)
-from delkalakedb.migrate import copying
-from delkalakedb.model.actions import Cdc, DomainMetadata
-from delkalakedb.storage import open_store
-from delkalakedb.uri import format_uri, parse_uri
-
-WORKER = str(Path(__file__).with_name("copy_worker.py"))
 POINTS = ("held", "begun", "row", "rows", "compared", "shown", "let go")
 ENGINES = ("sqlite", "duckdb", "postgres")
 NOT_COPIED = {"dl_schema_versions", "dl_tables", "dl_table_ids", "dl_mirrors"}
@@ -260,7 +259,7 @@ def test_copy_that_fails_lets_go_of_the_table(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(copying, "find_difference", lambda *_: "dl_files")
-        with pytest.raises(CatalogError, match="dl_files isn't the same"):
+        with pytest.raises(CatalogError, match="dl_files differs"):
             dk.copy_catalog(sqlite_source, sqlite_target, ["t"])
 
     dk.write_deltalake(with_table(sqlite_source, "t"), rows(60), mode="append")
@@ -281,7 +280,7 @@ def test_rows_that_are_lost_on_the_way_are_missed(
 
         monkeypatch.setattr(copying, "inserts", without_one)
         table = "odd" if part.table in ("dl_domains", "dl_cdc_files") else "t"
-        with pytest.raises(CatalogError, match=f"{part.table} isn't the same"):
+        with pytest.raises(CatalogError, match=f"{part.table} differs"):
             dk.copy_catalog(sqlite_source, sqlite_target, [table])
 
 
@@ -303,7 +302,7 @@ def test_copy_that_is_killed_again_and_again_ends_whole(
     with dk.connect(sqlite_source) as source:
         expected = known(source, "t")
     for point in POINTS:
-        command = [sys.executable, WORKER, sqlite_source, target_uri, "t", point]
+        command = program("copy_worker", sqlite_source, target_uri, "t", point)
         killed = subprocess.run(command, check=False, timeout=120)
         assert killed.returncode == -signal.SIGKILL, point
         with dk.connect(target_uri) as target:
@@ -326,7 +325,7 @@ def test_copy_that_is_killed_again_and_again_ends_whole(
 def test_copy_that_was_given_up_can_be_taken_back(
     sqlite_source: str, sqlite_target: str
 ) -> None:
-    command = [sys.executable, WORKER, sqlite_source, sqlite_target, "t", "row"]
+    command = program("copy_worker", sqlite_source, sqlite_target, "t", "row")
     subprocess.run(command, check=False, timeout=120)
     uri = with_table(sqlite_source, "t")
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from imports import with_table
-from logmaking import rows
 
 import delkalakedb as dk
-from delkalakedb.catalog.staging import forget_table
+from delkalakedb.catalog.load.staged_table import forget_table
 from delkalakedb.errors import MirrorError, TableNotFoundError
-from delkalakedb.storage import open_store
+from delkalakedb.storage.store import open_store
+from tests.support.imports import with_table
+from tests.support.logs import rows
 
 TABLES = (
     "dl_tables",

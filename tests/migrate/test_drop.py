@@ -10,13 +10,13 @@ from typing import Any
 
 import deltalake
 import pytest
-from imports import with_table
-from logmaking import rows
 
 import delkalakedb as dk
-from delkalakedb.catalog.outbox import Lease
+from delkalakedb.catalog.commit.outbox import Lease
 from delkalakedb.errors import DeltaError, MirrorError, TableNotFoundError
-from delkalakedb.migrate import dropping
+from delkalakedb.migrate import departure as dropping
+from tests.support.imports import with_table
+from tests.support.logs import rows
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_handle_on_a_dropped_table_says_so_and_reads_no_other(
     ]
 
     for look in looks:
-        with pytest.raises(TableNotFoundError, match="t: it was dropped since"):
+        with pytest.raises(TableNotFoundError, match="t: the table was dropped since"):
             look()
 
     assert snapshot.domains() == {}

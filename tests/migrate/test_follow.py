@@ -1,19 +1,17 @@
 """Tables that others still write by file, read-only here until the cut-over."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import deltalake
 import pytest
-from imports import assert_same_history, log_files, with_table
-from logmaking import LAST, drop_commits, rows, write_history
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError, MirrorError, ReadOnlyError
-from delkalakedb.storage import open_store
-
-WORKER = str(Path(__file__).with_name("import_worker.py"))
+from delkalakedb.storage.store import open_store
+from tests.support.imports import assert_same_history, log_files, with_table
+from tests.support.logs import LAST, drop_commits, rows, write_history
+from tests.support.processes import program
 
 
 @pytest.fixture
@@ -110,7 +108,7 @@ def test_reconciler_leaves_a_followed_table_alone(
 
 
 def test_writer_that_goes_on_is_followed(uri: str, location: str) -> None:
-    command = [sys.executable, WORKER, "write", location, "15"]
+    command = program("import_worker", "write", location, "15")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
@@ -151,7 +149,7 @@ def test_log_that_lost_a_version_is_followed_anew(
     table.create_checkpoint()
     drop_commits(open_store(location), [1])
 
-    with pytest.raises(MirrorError, match="lost version 1 before it was taken in"):
+    with pytest.raises(MirrorError, match="lost version 1 before the catalog"):
         dk.sync(on_sqlite)
     dk.detach(on_sqlite)
     assert dk.follow(location, on_sqlite).first_version == 2

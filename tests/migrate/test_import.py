@@ -8,12 +8,24 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
-from actions import protocol as protocol_of
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from imports import assert_same_history, log_files, with_table
-from integrity import check_integrity
-from logmaking import (
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+import delkalakedb as dk
+from delkalakedb.errors import (
+    CodecError,
+    DeltaError,
+    ProtocolError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from delkalakedb.migrate.importer import import_table
+from delkalakedb.model.actions import Cdc, CommitInfo, DomainMetadata, Txn
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import Store, open_store
+from tests.support.actions import protocol as protocol_of
+from tests.support.imports import assert_same_history, log_files, with_table
+from tests.support.integrity import check_integrity
+from tests.support.logs import (
     FORMS,
     LAST,
     PROTOCOL,
@@ -29,18 +41,6 @@ from logmaking import (
     write_history,
     write_log,
 )
-
-import delkalakedb as dk
-from delkalakedb.errors import (
-    CodecError,
-    DeltaError,
-    ProtocolError,
-    TableExistsError,
-    TableNotFoundError,
-)
-from delkalakedb.migrate.importing import import_into
-from delkalakedb.model.actions import Cdc, CommitInfo, DomainMetadata, Txn
-from delkalakedb.storage import FileTxnLogReader, Store, open_store
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_log_that_starts_at_a_checkpoint_reads_the_same_from_there(
     FORMS[form](store, 5, *lines_at(FileTxnLogReader(store), 5))
     drop_commits(store, range(5 if commit_kept else 6))
 
-    done = import_into(catalog, "t", store)
+    done = import_table(store, catalog, table="t")
 
     assert done.ok, done.report
     assert (done.first_version, done.version) == (5, LAST)
@@ -125,7 +125,7 @@ def test_without_history_import_starts_at_the_newest_checkpoint(
     for version in (3, 7):
         FORMS["v1"](store, version, *lines_at(FileTxnLogReader(store), version))
 
-    done = import_into(catalog, "t", store, history=False)
+    done = import_table(store, catalog, table="t", history=False)
 
     assert done.ok, done.report
     assert (done.first_version, done.version, done.versions) == (7, LAST, 3)
@@ -140,7 +140,7 @@ def test_gap_in_the_log_is_bridged_by_the_checkpoint_after_it(
     FORMS["v1"](store, 6, *lines_at(FileTxnLogReader(store), 6))
     drop_commits(store, [3])
 
-    done = import_into(catalog, "t", store)
+    done = import_table(store, catalog, table="t")
 
     assert (done.first_version, done.version) == (6, LAST)
     assert_same_history(catalog, "t", store, first=6)
@@ -154,7 +154,7 @@ def test_gap_that_no_checkpoint_bridges_is_an_error_that_names_it(
     drop_commits(store, [3])
 
     with pytest.raises(DeltaError, match="version 3 is missing"):
-        import_into(catalog, "t", store)
+        import_table(store, catalog, table="t")
 
     assert catalog.tables() == []
 
@@ -190,7 +190,7 @@ def test_what_few_writers_write_is_kept(catalog: dk.Catalog, memory: Store) -> N
         [add("late"), remove("late")],
     )
 
-    done = import_into(catalog, "t", memory)
+    done = import_table(memory, catalog, table="t")
 
     assert done.ok, done.report
     assert_same_history(catalog, "t", memory, first=0)
@@ -244,7 +244,7 @@ def test_any_history_reads_as_the_log_replays_at_every_version(
         drop_commits(store, range(checkpoint))
         first = checkpoint
 
-    done = import_into(catalog, name, store)
+    done = import_table(store, catalog, table=name)
 
     assert done.ok, done.report
     assert done.first_version == first
@@ -283,7 +283,7 @@ def test_indexed_bounds_of_an_imported_table_find_its_files(
         deltalake.write_deltalake(str(location), table, mode="append")
     deltalake.DeltaTable(str(location)).delete("id >= 200")
 
-    import_into(catalog, "t", open_store(str(location)))
+    import_table(open_store(str(location)), catalog, table="t")
 
     def found(where: str, version: int | None = None) -> int:
         return catalog.snapshot("t", version).files(where).read_all().num_rows
@@ -300,7 +300,9 @@ def test_progress_is_told_and_ends_with_the_whole_table(
     write_history(str(location))
     told: list[dk.ImportProgress] = []
 
-    done = import_into(catalog, "t", open_store(str(location)), progress=told.append)
+    done = import_table(
+        open_store(str(location)), catalog, table="t", progress=told.append
+    )
 
     assert told[-1] == dk.ImportProgress(LAST, LAST, done.num_files)
 
@@ -312,7 +314,7 @@ def test_feature_that_cannot_be_read_is_refused_by_name(
     write_log(memory, [PROTOCOL, metadata(), add("a")], [unreadable])
 
     with pytest.raises(ProtocolError, match=r"t can't be imported.*adaptiveMetadata"):
-        import_into(catalog, "t", memory)
+        import_table(memory, catalog, table="t")
 
     assert catalog.tables() == []
     _assert_empty(catalog)
@@ -325,14 +327,14 @@ def test_broken_commit_is_named_and_leaves_nothing(
     memory.put(log_path(1, "json"), b'{"add": 1}\n')
 
     with pytest.raises(CodecError, match=r"00000000000000000001\.json"):
-        import_into(catalog, "t", memory)
+        import_table(memory, catalog, table="t")
 
     _assert_empty(catalog)
 
 
 def test_folder_without_a_log_is_no_table(catalog: dk.Catalog, tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="there is no Delta log"):
-        import_into(catalog, "t", open_store(str(tmp_path)))
+        import_table(open_store(str(tmp_path)), catalog, table="t")
 
 
 def test_name_or_location_that_is_taken_is_refused(
@@ -340,12 +342,12 @@ def test_name_or_location_that_is_taken_is_refused(
 ) -> None:
     for name in ("one", "two"):
         deltalake.write_deltalake(str(tmp_path / name), rows(0))
-    import_into(catalog, "t", open_store(str(tmp_path / "one")))
+    import_table(open_store(str(tmp_path / "one")), catalog, table="t")
 
-    with pytest.raises(TableExistsError, match="a table of that name elsewhere"):
-        import_into(catalog, "t", open_store(str(tmp_path / "two")))
+    with pytest.raises(TableExistsError, match="of this name at another location"):
+        import_table(open_store(str(tmp_path / "two")), catalog, table="t")
     with pytest.raises(TableExistsError, match="its location belongs to table t"):
-        import_into(catalog, "other", open_store(str(tmp_path / "one")))
+        import_table(open_store(str(tmp_path / "one")), catalog, table="other")
 
 
 def test_lost_catalog_is_rebuilt_from_its_logs(
@@ -381,8 +383,8 @@ def test_table_of_another_catalog_that_is_behind_is_refused(
     staged = "_delta_log/_staged_commits/00000000000000000001.0a.json"
     memory.put(staged, b"{}\n")
 
-    with pytest.raises(ProtocolError, match="managed by another catalog"):
-        import_into(catalog, "t", memory)
+    with pytest.raises(ProtocolError, match="another catalog manages the table"):
+        import_table(memory, catalog, table="t")
 
 
 def _assert_empty(catalog: dk.Catalog) -> None:

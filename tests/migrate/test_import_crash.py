@@ -2,31 +2,24 @@
 
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import deltalake
 import pytest
-from imports import assert_same_history, with_table
-from integrity import check_integrity
-from logmaking import (
-    FORMS,
-    LAST,
-    drop_commits,
-    lines_at,
-    rows,
-    write_history,
-)
 
 import delkalakedb as dk
 from delkalakedb.errors import MirrorError
-from delkalakedb.migrate import loading
-from delkalakedb.migrate.importing import import_into
-from delkalakedb.migrate.source import Source
-from delkalakedb.storage import FileTxnLogReader, open_store
+from delkalakedb.migrate import loader as loading
+from delkalakedb.migrate.importer import import_table
+from delkalakedb.migrate.loader import Source
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import open_store
+from tests.support.imports import assert_same_history, with_table
+from tests.support.integrity import check_integrity
+from tests.support.logs import FORMS, LAST, drop_commits, lines_at, rows, write_history
+from tests.support.processes import program
 
-WORKER = str(Path(__file__).with_name("import_worker.py"))
 POINTS = [
     ("begin", 1),
     ("write", 2),
@@ -40,7 +33,7 @@ POINTS = [
 
 
 def run(*arguments: str) -> int:
-    command = [sys.executable, WORKER, *arguments]
+    command = program("import_worker", *arguments)
     return subprocess.run(command, check=False, timeout=120).returncode
 
 
@@ -88,12 +81,12 @@ def test_import_taken_up_again_goes_on_where_it_stopped(
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            import_into(catalog, "t", store, progress=tell)
+            import_table(store, catalog, table="t", progress=tell)
 
     stop_at(1)
     stop_at(2)
     stop_at(4)
-    import_into(catalog, "t", store, progress=told.append)
+    import_table(store, catalog, table="t", progress=told.append)
 
     assert len(set(told)) == len(told)
     assert_same_history(catalog, "t", store, first=4)
@@ -109,13 +102,13 @@ def test_log_that_was_cut_meanwhile_is_started_anew(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        import_into(catalog, "t", store, progress=stop)
+        import_table(store, catalog, table="t", progress=stop)
     FORMS["v1"](store, 7, *lines_at(FileTxnLogReader(store), 7))
     for path in [m.path for m in store.list("_delta_log") if ".00000000" in m.path]:
         store.delete(path)
     drop_commits(store, range(8))
 
-    done = import_into(catalog, "t", store)
+    done = import_table(store, catalog, table="t")
 
     assert (done.first_version, done.ok) == (7, True)
     assert_same_history(catalog, "t", store, first=7)
@@ -131,10 +124,10 @@ def test_import_that_another_took_over_stops(
     def overtake(progress: dk.ImportProgress) -> None:
         if not finished:
             finished.append(True)
-            import_into(catalog, "t", store)
+            import_table(store, catalog, table="t")
 
     with pytest.raises(MirrorError, match="another process imports the table"):
-        import_into(catalog, "t", store, progress=overtake)
+        import_table(store, catalog, table="t", progress=overtake)
 
     assert_same_history(catalog, "t", store, first=4)
 
@@ -151,7 +144,7 @@ def test_commits_made_while_importing_are_brought_in(
             deltalake.write_deltalake(location, rows(60), mode="append")
             wrote.append(progress.version)
 
-    done = import_into(catalog, "t", open_store(location), progress=write)
+    done = import_table(open_store(location), catalog, table="t", progress=write)
 
     assert done.version == LAST + 3
     assert done.ok
@@ -163,7 +156,7 @@ def test_writer_that_goes_on_is_noticed_and_caught_up(
     catalog: dk.Catalog, tmp_path: Path
 ) -> None:
     location = str(tmp_path / "a table")
-    command = [sys.executable, WORKER, "write", location, "40"]
+    command = program("import_worker", "write", location, "40")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
@@ -171,12 +164,12 @@ def test_writer_that_goes_on_is_noticed_and_caught_up(
         drain = threading.Thread(target=writer.stdout.read)
         drain.start()
         while writer.poll() is None:
-            done = import_into(catalog, "t", store)
+            done = import_table(store, catalog, table="t")
             assert done.ok, done.report
         drain.join()
     assert writer.returncode == 0
 
-    done = import_into(catalog, "t", store)
+    done = import_table(store, catalog, table="t")
 
     assert (done.version, done.newer, done.ok) == (39, (), True)
     assert_same_history(catalog, "t", store, first=0)

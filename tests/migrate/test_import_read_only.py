@@ -8,9 +8,6 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from imports import assert_same_history, log_files, with_table
-from integrity import check_integrity
-from logmaking import log_path, rows
 
 import delkalakedb as dk
 from delkalakedb.errors import (
@@ -19,13 +16,16 @@ from delkalakedb.errors import (
     ReadOnlyError,
     ReadOnlyFeatureError,
 )
-from delkalakedb.migrate.dropping import drop_table
-from delkalakedb.migrate.following import follow_into, sync_in
-from delkalakedb.migrate.importing import import_into
+from delkalakedb.migrate.departure import drop_table
+from delkalakedb.migrate.follower import follow, sync
+from delkalakedb.migrate.importer import import_table
 from delkalakedb.migrate.trees import Place, import_place, preview
 from delkalakedb.model.actions import Add, CommitInfo, UnknownAction
-from delkalakedb.model.txnlog import Reads, Staged
-from delkalakedb.storage import Store, open_store
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.storage.store import Store, open_store
+from tests.support.imports import assert_same_history, log_files, with_table
+from tests.support.integrity import check_integrity
+from tests.support.logs import log_path, rows
 
 IDENTITY = {"delta.identity.start": 1, "delta.identity.step": 1}
 # Features that no reader has to know, with what turns them on: (what the column's
@@ -113,7 +113,7 @@ def test_feature_that_only_writers_must_know_leaves_a_table_read_only(
         store = make_table(location, feature)
         before = everything(location)
 
-        done = import_into(catalog, feature, store, deep=True)
+        done = import_table(store, catalog, table=feature, deep=True)
 
         assert done.ok, done.report
         table = dk.DeltaTable(uri)
@@ -321,7 +321,7 @@ def test_feature_that_readers_must_know(
     owned = make_table(tmp_path / "owned", "catalogOwned-preview", reader=True)
     odd = make_table(tmp_path / "odd", "neverHeardOf", reader=True)
 
-    assert import_into(catalog, "owned", owned).ok
+    assert import_table(owned, catalog, table="owned").ok
     uri = with_table(catalog_uri, "owned")
     table = dk.DeltaTable(uri)
     assert ids(table.to_pyarrow_table()) == list(range(8))
@@ -330,7 +330,7 @@ def test_feature_that_readers_must_know(
     with pytest.raises(ReadOnlyFeatureError, match="catalogOwned-preview"):
         catalog.snapshot("owned").check_ours()
     with pytest.raises(ProtocolError, match=r"odd can't be imported.*neverHeardOf"):
-        import_into(catalog, "odd", odd)
+        import_table(odd, catalog, table="odd")
     assert [table.name for table in catalog.tables()] == ["owned"]
 
 
@@ -405,7 +405,7 @@ def test_line_with_two_known_actions_is_refused(
     with pytest.raises(
         CodecError, match=r"line 1 .* expected one action, got txn, add"
     ):
-        import_into(catalog, "t", store)
+        import_table(store, catalog, table="t")
 
 
 @pytest.mark.parametrize("schema", [{}, {"schemaString": None}])
@@ -417,12 +417,12 @@ def test_old_metadata_without_a_schema_is_carried(
     info, lists, metadata, added = entry(store, 0)
     bare = {k: v for k, v in metadata["metaData"].items() if k != "schemaString"}
     put(store, 0, info, lists, {"metaData": bare | schema})
-    with pytest.raises(ProtocolError, match=r"its newest version, 0, has no schemaStr"):
-        import_into(catalog, "t", store)
+    with pytest.raises(ProtocolError, match=r"the newest version, 0, has no schemaStr"):
+        import_table(store, catalog, table="t")
     assert catalog.tables() == []
     put(store, 1, metadata, added)
 
-    done = import_into(catalog, "t", store, deep=True)
+    done = import_table(store, catalog, table="t", deep=True)
 
     assert done.ok, done.report
     assert_same_history(catalog, "t", store, first=0)
@@ -440,14 +440,14 @@ def test_followed_table_without_a_schema_for_a_while_is_followed_on(
 ) -> None:
     deltalake.write_deltalake(str(location), rows(0))
     store = open_store(str(location))
-    follow_into(catalog, "t", store)
+    follow(store, catalog, table="t")
     (metadata,) = (line for line in entry(store, 0) if "metaData" in line)
     bare = {k: v for k, v in metadata["metaData"].items() if k != "schemaString"}
     put(store, 1, {"metaData": bare})
 
-    assert sync_in(catalog, "t").version == 1
+    assert sync(catalog, table="t").version == 1
     with pytest.raises(ReadOnlyFeatureError, match="no schemaString"):
         catalog.snapshot("t").check_ours()
     put(store, 2, metadata)
-    assert sync_in(catalog, "t").version == 2
+    assert sync(catalog, table="t").version == 2
     assert_same_history(catalog, "t", store, first=0)

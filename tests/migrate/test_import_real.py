@@ -12,9 +12,10 @@ import pytest
 
 import delkalakedb as dk
 from delkalakedb.errors import CodecError, DeltaError, ProtocolError
-from delkalakedb.migrate.importing import import_into
-from delkalakedb.storage import FileTxnLogReader, Store, open_store
-from delkalakedb.storage.segment import LogFiles, list_log
+from delkalakedb.migrate.importer import import_table
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.log.segment import LogFiles, list_log
+from delkalakedb.storage.store import Store, open_store
 
 FOLDER = "DELKALAKEDB_TEST_TABLES"
 
@@ -46,7 +47,7 @@ def test_every_readable_table_imports_and_verifies(catalog: dk.Catalog) -> None:
         if not is_readable(store):
             continue
         try:
-            done = import_into(catalog, f"t{number}", store)
+            done = import_table(store, catalog, table=f"t{number}")
         except ProtocolError as error:
             refused.append(f"{place.name}: {error}")
             continue

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from logmaking import rows
+from hypothesis import given, strategies as st
 
 import delkalakedb as dk
 from delkalakedb.errors import StorageError
@@ -17,8 +15,9 @@ from delkalakedb.migrate.trees import (
     name_of,
     name_tables,
 )
-from delkalakedb.storage import open_store
-from stores import Place
+from delkalakedb.storage.store import open_store
+from tests.support.logs import rows
+from tests.support.servers.stores import Place
 
 PARTS = st.text("ab.", min_size=1, max_size=2)
 PATHS = st.lists(PARTS, min_size=1, max_size=3).map("/".join)

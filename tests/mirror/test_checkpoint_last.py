@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from delkalakedb.mirror.checkpoint import Checkpoint
-from delkalakedb.mirror.last_checkpoint import (
+from delkalakedb.mirror.checkpoint.checkpoint import (
     LAST_CHECKPOINT,
+    Checkpoint,
     read_last_checkpoint,
     write_last_checkpoint,
 )
-from delkalakedb.model.canonical import checksum
-from delkalakedb.storage import Store, open_store
+from delkalakedb.model.actions import checksum
+from delkalakedb.storage.store import Store, open_store
 
 
 @pytest.fixture

@@ -10,8 +10,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from actions import add, create, metadata, txn
-from checkpointing import (
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from delkalakedb import Catalog
+from delkalakedb.mirror.checkpoint.checkpoint import checksum_path, version_checksum
+from delkalakedb.storage.store import open_store
+from tests.support.actions import add, create, metadata, txn
+from tests.support.checkpoints import (
     STRUCT,
     TEXTLESS,
     V2,
@@ -19,11 +24,6 @@ from checkpointing import (
     take_in,
     write_alone,
 )
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-
-from delkalakedb import Catalog
-from delkalakedb.mirror.checksum import checksum_path, version_checksum
-from delkalakedb.storage import open_store
 
 FORMS = [{}, STRUCT, STRUCT | TEXTLESS]
 # Long before any file was removed: every tombstone is kept.

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from actions import add, create, metadata, schema
-from checkpointing import STRUCT, TEXTLESS, read_kind, write_alone
 
 from delkalakedb import Catalog
 from delkalakedb.errors import CodecError
 from delkalakedb.model.actions import Add, Metadata
+from tests.support.actions import add, create, metadata, schema
+from tests.support.checkpoints import STRUCT, TEXTLESS, read_kind, write_alone
 
 # What is asked here is the same whichever engine the texts come from.
 pytestmark = pytest.mark.parametrize("engine", ["sqlite"])

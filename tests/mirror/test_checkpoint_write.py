@@ -8,7 +8,31 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from actions import (
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from delkalakedb import Catalog, connect
+from delkalakedb.catalog.commit.outbox import Outbox
+from delkalakedb.errors import VersionNotFoundError
+from delkalakedb.mirror.checkpoint import checkpoint, checkpoint as checkpoint_state
+from delkalakedb.mirror.checkpoint.checkpoint import (
+    checkpoint_due,
+    due_checkpoint,
+    write_checkpoint,
+)
+from delkalakedb.model.actions import (
+    UNSET,
+    Action,
+    Add,
+    DeletionVector,
+    Format,
+    Metadata,
+    Protocol,
+)
+from delkalakedb.model.log import Replay, Staged
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import open_store
+from tests.support.actions import (
     DV,
     add,
     commit,
@@ -21,34 +45,16 @@ from actions import (
     txn,
     vector,
 )
-from checkpointing import STRUCT, TEXTLESS, V2, read_kind, read_rows, write_alone
-from deltalake import DeltaTable
-from histories import Model, Writers, outcomes_of
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from logmaking import view
-
-from delkalakedb import Catalog
-from delkalakedb.config import load_settings
-from delkalakedb.errors import VersionNotFoundError
-from delkalakedb.mirror import checkpoint, checkpoint_state
-from delkalakedb.mirror.checkpoint import (
-    checkpoint_due,
-    checkpoint_interval,
-    write_checkpoint,
+from tests.support.checkpoints import (
+    STRUCT,
+    TEXTLESS,
+    V2,
+    read_kind,
+    read_rows,
+    write_alone,
 )
-from delkalakedb.model.actions import (
-    UNSET,
-    Action,
-    Add,
-    DeletionVector,
-    Format,
-    Metadata,
-    Protocol,
-)
-from delkalakedb.model.replay import Replay
-from delkalakedb.model.txnlog import Staged
-from delkalakedb.storage import FileTxnLogReader, open_store
+from tests.support.histories import Model, Writers, outcomes_of
+from tests.support.logs import view
 
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
@@ -114,10 +120,10 @@ def test_history_behind_a_checkpoint_reads_as_the_catalog_has_it(
     model = Model()
     writers = Writers(model, data.draw)
     first = asking(writers.create(), policy)
-    assert outcomes_of(catalog.ratify(first)) == model.ratify(first)
+    assert outcomes_of(catalog.try_commit(first)) == model.ratify(first)
     for _ in range(6):
         staged = writers.transaction()
-        assert outcomes_of(catalog.ratify(*staged)) == model.ratify(*staged)
+        assert outcomes_of(catalog.try_commit(*staged)) == model.ratify(*staged)
     (name,) = model.tables
     latest = model.tables[name].version
     version = data.draw(st.integers(0, latest))
@@ -430,8 +436,12 @@ def test_due_checkpoint_is_the_newest_end_of_an_interval(
     assert checkpoint_due(published, last, interval) == max(ends, default=None)
 
 
-def test_interval_is_the_tables_else_the_setting() -> None:
-    settings = load_settings(mirror={"checkpoint_interval": 7})
-    assert checkpoint_interval(metadata(), settings) == 7
-    own = metadata(configuration={"delta.checkpointInterval": "3"})
-    assert checkpoint_interval(own, settings) == 3
+def test_interval_is_the_tables_else_the_setting(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    catalog.commit(Staged("t", (protocol(), metadata()), location=str(tmp_path)))
+    mirror = Outbox(catalog.backend).load("t")
+    with connect(catalog.uri, mirror={"checkpoint_interval": 7}) as seven:
+        assert due_checkpoint(seven, mirror, 20) == 20
+        own = metadata(configuration={"delta.checkpointInterval": "3"})
+        assert due_checkpoint(seven, replace(mirror, metadata=own), 9) == 8

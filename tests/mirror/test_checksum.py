@@ -3,11 +3,11 @@
 import json
 
 import msgspec
-from actions import add, commit, create, metadata, remove
 
 from delkalakedb import Catalog
-from delkalakedb.mirror.checksum import checksum_path, version_checksum
-from delkalakedb.model.codec import action_to_dict
+from delkalakedb.mirror.checkpoint.checkpoint import checksum_path, version_checksum
+from delkalakedb.model.actions import action_to_dict
+from tests.support.actions import add, commit, create, metadata, remove
 
 ICT = {"delta.enableInCommitTimestamps": "true"}
 

@@ -7,9 +7,14 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from logmaking import (
+from hypothesis import given, settings, strategies as st
+
+from delkalakedb.errors import DeltaError, VersionNotFoundError
+from delkalakedb.mirror.checkpoint.log_retention import clean_log
+from delkalakedb.model.actions import CommitInfo, Protocol
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import ObjectMeta, open_store
+from tests.support.logs import (
     FORMS,
     PROTOCOL,
     add,
@@ -21,11 +26,6 @@ from logmaking import (
     write_log,
     write_v1,
 )
-
-from delkalakedb.errors import DeltaError, VersionNotFoundError
-from delkalakedb.mirror.cleanup import clean_log
-from delkalakedb.model.actions import CommitInfo, Protocol
-from delkalakedb.storage import FileTxnLogReader, ObjectMeta, open_store
 
 DAY_MS = 86_400_000
 RETENTION = "delta.logRetentionDuration"

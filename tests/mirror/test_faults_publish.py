@@ -10,9 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from actions import add, creation, paths
-from faults import FaultStore
-from mirror_workers import (
+
+from delkalakedb import Catalog
+from delkalakedb.catalog.commit.outbox import PATIENCE_S, Outbox
+from delkalakedb.mirror.publisher.reconciler import Reconciler
+from delkalakedb.mirror.publisher.statuses import MirrorStatus, status
+from delkalakedb.mirror.verify.verification import verify_table
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.storage.remote import RemoteStore
+from delkalakedb.storage.store import Store
+from delkalakedb.write import committer as commits
+from tests.support.actions import add, creation, paths
+from tests.support.faults import FaultStore
+from tests.support.mirror_workers import (
     brief,
     check_mirror,
     check_prefix,
@@ -23,19 +33,8 @@ from mirror_workers import (
     reconciler_of,
     temporary_files,
 )
-
-from delkalakedb import Catalog, commits
-from delkalakedb.catalog.heartbeat import PATIENCE_S
-from delkalakedb.catalog.outbox import Outbox
-from delkalakedb.mirror import status
-from delkalakedb.mirror.reconcile import Reconciler
-from delkalakedb.mirror.status import MirrorStatus, load_statuses
-from delkalakedb.mirror.verify import verify
-from delkalakedb.model.txnlog import Reads, Staged
-from delkalakedb.storage import Store
-from delkalakedb.storage.remote import RemoteStore
-from postgres import Server
-from stores import KEY, SECRET, free_ports
+from tests.support.servers.postgres import Server
+from tests.support.servers.stores import KEY, SECRET, free_ports
 
 INTERVAL = 3
 TABLES = ("a", "b")
@@ -78,7 +77,7 @@ def check_faults(uri: str, folder: Path, seed: int, commits: int) -> None:
             reconciler.run_once()
             for name, store in real.items():
                 check_prefix(catalog, store, name)
-                assert verify(catalog, name, store).ok
+                assert verify_table(catalog, name, store).ok
         assert all(sum(store.injected.values()) > 5 for store in faulty.values())
         for name, store in faulty.items():
             store.quiet = True
@@ -244,7 +243,7 @@ def test_running_reconciler_catches_up_by_itself_after_an_outage(
             wait_for(catalog, lambda told: told.attempts >= 3)
             for n in range(4):
                 grow(catalog, "w", n)
-            (told,) = load_statuses(catalog)
+            (told,) = status(catalog)
             assert (told.published_version, told.state) == (-1, "failed")
             store.quiet = True
             wait_for(catalog, lambda told: told.checkpoint_version == 2)
@@ -319,6 +318,6 @@ def running(reconciler: Reconciler) -> Iterator[None]:
 
 def wait_for(catalog: Catalog, done: Callable[[MirrorStatus], bool]) -> None:
     deadline = time.monotonic() + 30
-    while not done(told := next(load_statuses(catalog, "t"))):
+    while not done(told := status(catalog, "t")[0]):
         assert time.monotonic() < deadline, told
         time.sleep(0.01)

@@ -7,7 +7,27 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from actions import (
+from hypothesis import given, strategies as st
+
+import delkalakedb as dk
+from delkalakedb import Catalog
+from delkalakedb.catalog.commit.outcome import Committed
+from delkalakedb.errors import ProtocolError, TableNotFoundError
+from delkalakedb.mirror.fences import fence
+from delkalakedb.mirror.publisher.publication import publish
+from delkalakedb.model.actions import Protocol, known
+from delkalakedb.model.log import Staged
+from delkalakedb.model.rules.features import FEATURES
+from delkalakedb.model.rules.protocol import (
+    FENCE_PROPERTY,
+    check_transition,
+    check_writable,
+    fenced,
+    is_fenced,
+    supported_features,
+)
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.actions import (
     add,
     attempt,
     commit,
@@ -16,24 +36,6 @@ from actions import (
     metadata,
     protocol,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-import delkalakedb as dk
-from delkalakedb import Catalog
-from delkalakedb.errors import ProtocolError, TableNotFoundError
-from delkalakedb.mirror.fence import fence
-from delkalakedb.mirror.publish import publish
-from delkalakedb.model.actions import Protocol, known
-from delkalakedb.model.features import FEATURES
-from delkalakedb.model.fencing import FENCE_PROPERTY, fenced, is_fenced
-from delkalakedb.model.protocol import (
-    check_transition,
-    check_writable,
-    supported_features,
-)
-from delkalakedb.model.txnlog import Committed, Staged
-from delkalakedb.uri import format_uri, parse_uri
 
 FENCED = {"catalogManaged", "inCommitTimestamp", "vacuumProtocolCheck"}
 ICT = "delta.enableInCommitTimestamps"
@@ -136,8 +138,8 @@ def test_table_that_is_there_can_be_fenced(uri: str) -> None:
     dk.write_deltalake(uri, rows(1))
     location = dk.DeltaTable(uri).table_uri.rstrip("/")
     with dk.connect(uri) as catalog:
-        assert fence(catalog, "t") == 1
-        assert fence(catalog, "t") == 1
+        assert fence(catalog, table="t") == 1
+        assert fence(catalog, table="t") == 1
     dk.write_deltalake(uri, rows(2), mode="append")
 
     upgrade = entry(location, 1)
@@ -163,7 +165,7 @@ def test_table_that_is_there_can_be_fenced(uri: str) -> None:
 
 def test_unknown_table_cannot_be_fenced(catalog: Catalog) -> None:
     with pytest.raises(TableNotFoundError):
-        fence(catalog, "nowhere")
+        fence(catalog, table="nowhere")
 
 
 def test_staged_creation_may_bring_the_fenced_protocol(
@@ -205,7 +207,7 @@ def test_append_that_was_prepared_before_the_fence_follows_it(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     create(catalog, "t", add("f"), location=f"file://{tmp_path}/t")
-    fence(catalog, "t")
+    fence(catalog, table="t")
 
     assert isinstance(attempt(catalog, add("g"), version=0), Committed)
 

@@ -12,13 +12,10 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from actions import add, commit, create, metadata, paths, protocol, remove, schema
-from integrity import check_integrity
-from logmaking import view, write_history
 
 import delkalakedb as dk
 from delkalakedb import Catalog
-from delkalakedb.catalog.outbox import Outbox
+from delkalakedb.catalog.commit.outbox import Outbox
 from delkalakedb.errors import (
     CodecError,
     MirrorError,
@@ -30,18 +27,29 @@ from delkalakedb.errors import (
 from delkalakedb.mirror.foreign import (
     ForeignCommit,
     adopt,
-    adopt_uri,
-    discard,
     find_foreign,
 )
-from delkalakedb.mirror.publish import publish
-from delkalakedb.model.actions import Action, CommitInfo, UnknownAction
-from delkalakedb.model.codec import encode_commit
-from delkalakedb.model.txnlog import Staged
-from delkalakedb.storage import FileTxnLogReader, Store, open_store
-from delkalakedb.storage.segment import commit_path
-from delkalakedb.uri import format_uri, parse_uri
-from delkalakedb.workspace import Operation, run
+from delkalakedb.mirror.publisher.publication import publish
+from delkalakedb.model.actions import Action, CommitInfo, UnknownAction, encode_commit
+from delkalakedb.model.log import Staged
+from delkalakedb.model.paths import commit_path
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import Store, open_store
+from delkalakedb.write.engines.deltars.workspace import DeltaRs
+from delkalakedb.write.operation import Operation, Target
+from tests.support.actions import (
+    add,
+    commit,
+    create,
+    metadata,
+    paths,
+    protocol,
+    remove,
+    schema,
+)
+from tests.support.integrity import check_integrity
+from tests.support.logs import view, write_history
 
 HINT = "_delta_log/_last_checkpoint"
 
@@ -183,7 +191,7 @@ def test_our_commit_that_was_never_marked_is_not_foreign(catalog: Catalog) -> No
 
     assert [c.version for c in find_foreign(catalog, "t", store)] == [2]
 
-    assert adopt(catalog, "t", store) == (2,)
+    assert adopt(catalog, table="t", store=store) == (2,)
     assert paths(catalog) == ["a", "b"]
     assert catalog.mirror_state("t")[:2] == (2, 2)
 
@@ -204,7 +212,7 @@ def test_foreign_commits_are_followed_up_to_a_gap(catalog: Catalog) -> None:
         write_entry(store, version, add(f"f{version}"))
 
     assert [c.version for c in find_foreign(catalog, "t", store)] == [1, 2]
-    assert adopt(catalog, "t", store) == (1, 2)
+    assert adopt(catalog, table="t", store=store) == (1, 2)
 
 
 # ---- adopted
@@ -219,7 +227,7 @@ def test_commits_of_deltalake_are_adopted_and_ours_go_on_top(
     write_theirs(location, 4)
     set_diverged(catalog)
 
-    assert adopt(catalog, "t", store) == (2, 3, 4, 5)
+    assert adopt(catalog, table="t", store=store) == (2, 3, 4, 5)
 
     assert state(catalog) == ("published", None)
     assert_same(catalog, location, uri)
@@ -243,7 +251,7 @@ def test_overwrite_with_another_schema_and_checkpoint_is_adopted(
         {"delta.appendOnly": "true"}, raise_if_not_exists=False
     )
 
-    assert adopt(catalog, "t", store) == (2, 3)
+    assert adopt(catalog, table="t", store=store) == (2, 3)
 
     assert_same(catalog, location, uri)
     table = catalog.table("t")
@@ -267,7 +275,7 @@ def test_everything_that_deltalake_does_is_adopted(
     shutil.copytree(theirs, ours, dirs_exist_ok=True)
     entry.write_bytes(published)
 
-    assert adopt(catalog, "t", open_store(str(ours))) == tuple(range(1, 10))
+    assert adopt(catalog, table="t", store=open_store(str(ours))) == tuple(range(1, 10))
 
     assert_same(catalog, str(ours))
 
@@ -276,7 +284,7 @@ def test_hash_of_the_file_is_kept(catalog: Catalog) -> None:
     store = made_by_hand(catalog)
     data = write_entry(store, 1, add("a"))
 
-    adopt(catalog, "t", store)
+    adopt(catalog, table="t", store=store)
 
     with catalog.backend.reading() as session:
         sql = "SELECT published_sha256 FROM dl_table_versions WHERE version = 1"
@@ -294,7 +302,7 @@ def test_nothing_is_adopted_from_a_feature_on_that_is_refused(catalog: Catalog) 
         with pytest.raises(
             ProtocolError, match=r"version 2 .*adaptiveMetadata-preview"
         ):
-            adopt(catalog, "t", store)
+            adopt(catalog, table="t", store=store)
         assert paths(catalog) == ["fine"]
         assert catalog.mirror_state("t")[:2] == (1, 1)
         assert state(catalog)[0] == "diverged"
@@ -307,7 +315,7 @@ def test_entry_that_is_no_commit_is_named(catalog: Catalog) -> None:
     (found,) = find_foreign(catalog, "t", store)
     assert found.operation is None
     with pytest.raises(CodecError, match=commit_path(1)):
-        adopt(catalog, "t", store)
+        adopt(catalog, table="t", store=store)
 
 
 def test_strange_commits_are_adopted_word_for_word(catalog: Catalog) -> None:
@@ -322,7 +330,7 @@ def test_strange_commits_are_adopted_word_for_word(catalog: Catalog) -> None:
     for version, actions in enumerate(commits, start=1):
         write_entry(store, version, *actions)
 
-    assert adopt(catalog, "t", store) == (1, 2, 3, 4, 5)
+    assert adopt(catalog, table="t", store=store) == (1, 2, 3, 4, 5)
 
     log = catalog.log("t")
     for version, actions in enumerate(commits, start=1):
@@ -335,7 +343,7 @@ def test_nothing_to_adopt_ends_the_alarm(catalog: Catalog) -> None:
     store = made_by_hand(catalog)
     set_diverged(catalog)
 
-    assert adopt(catalog, "t", store) == ()
+    assert adopt(catalog, table="t", store=store) == ()
     assert state(catalog) == ("published", None)
 
 
@@ -346,7 +354,7 @@ def test_ratified_version_in_the_way_is_named_with_what_to_do(
     ratify_ours(catalog, "ours")
 
     with pytest.raises(MirrorError, match=r"version 2 is ratified .* discard"):
-        adopt(catalog, "t", store)
+        adopt(catalog, table="t", store=store)
 
     assert catalog.mirror_state("t")[:2] == (1, 2)
     assert len(find_foreign(catalog, "t", store)) == 1
@@ -359,12 +367,12 @@ def test_adoption_and_our_append_at_once_leave_one_history(
         for turn in range(5):
             version = catalog.table("t").version + 1
             write_theirs(location, turn)
-            adopting = pool.submit(adopt, catalog, "t", store)
+            adopting = pool.submit(adopt, catalog, table="t", store=store)
             ours = pool.submit(commit, catalog, add(f"ours-{turn}")).result()
 
             if isinstance(adopting.exception(), MirrorError):
                 assert ours.version == version
-                discard(catalog, "t", store)
+                adopt(catalog, table="t", store=store, discard=True)
             else:
                 assert adopting.result() == (version,)
                 assert ours.version == version + 1
@@ -387,7 +395,7 @@ def test_discarded_commits_make_room_for_ours(
     stage_ours(catalog)
     set_diverged(catalog)
 
-    copies = discard(catalog, "t", store)
+    copies = adopt(catalog, table="t", store=store, discard=True)
 
     assert [store.get(copy) for copy in copies] == theirs
     digests = [hashlib.sha256(data).hexdigest()[:16] for data in theirs]
@@ -402,15 +410,15 @@ def test_discarded_commits_make_room_for_ours(
     publish(catalog, "t")
     assert ids(deltalake.DeltaTable(location)) == [0, 1, 5]
     assert_same(catalog, location, uri)
-    assert discard(catalog, "t", store) == ()
+    assert adopt(catalog, table="t", store=store, discard=True) == ()
 
 
 def stage_ours(catalog: Catalog) -> None:
     """Ratify an append of row 5, and don't publish it."""
     data, read = rows(5), catalog.snapshot("t")
     write = {"data": data.to_reader(), "batch_schema": data.schema, "mode": "append"}
-    appended = run(read, Operation("append", lambda raw: raw.write(**write)))
-    catalog.commit(*appended.staged(read))
+    operation = Operation("append", DeltaRs(lambda raw: raw.write(**write)))
+    catalog.commit(*operation.stage(Target.at(read)).staged())
 
 
 def test_discard_leaves_our_own_checkpoints_and_hint(catalog: Catalog) -> None:
@@ -430,7 +438,7 @@ def test_discard_leaves_our_own_checkpoints_and_hint(catalog: Catalog) -> None:
     store.put(f"_delta_log/{0:020}.{2:020}.compacted.json", b"")
     store.put(f"_delta_log/{2:020}.checkpoint.{1:010}.{1:010}.parquet", b"part")
 
-    copies = discard(catalog, "t", store)
+    copies = adopt(catalog, table="t", store=store, discard=True)
 
     assert len(copies) == 4
     assert {m.path for m in store.list("_delta_log")} == before | {*copies}
@@ -440,12 +448,12 @@ def test_discard_leaves_our_own_checkpoints_and_hint(catalog: Catalog) -> None:
 def test_copy_is_verified_before_anything_goes(catalog: Catalog) -> None:
     store = made_by_hand(catalog)
     data = write_entry(store, 1, add("a"))
-    (copy,) = discard(catalog, "t", store)
+    (copy,) = adopt(catalog, table="t", store=store, discard=True)
     store.put_new(commit_path(1), data)
     store.put(copy, b"something else")
 
-    with pytest.raises(MirrorError, match="isn't a true copy; nothing is deleted"):
-        discard(catalog, "t", store)
+    with pytest.raises(MirrorError, match=r"differs from .*; nothing is deleted"):
+        adopt(catalog, table="t", store=store, discard=True)
 
     assert store.get(commit_path(1)) == data
 
@@ -461,14 +469,14 @@ def test_discard_cut_short_at_any_request_is_finished_by_the_next(
         store.put(f"_delta_log/{2:020}.checkpoint.parquet", b"2")
         store.put(HINT, b'{"version":2}')
         try:
-            discard(catalog, "t", Watched(store, breaks_at))
+            adopt(catalog, table="t", store=Watched(store, breaks_at), discard=True)
             break
         except StorageError:
             left = FileTxnLogReader(store).versions()
             assert left == list(range(len(left)))
             # Nor does the hint point to what isn't there.
             assert not store.exists(HINT) or len(left) == 4
-            discard(catalog, "t", store)
+            adopt(catalog, table="t", store=store, discard=True)
         kept = {store.get(m.path) for m in store.list("_delta_log/_discarded")}
         assert theirs <= kept
         breaks_at += 1
@@ -485,10 +493,10 @@ def test_uri_of_a_table_adopts_or_discards(
     catalog: Catalog, location: str, uri: str
 ) -> None:
     write_theirs(location, 2)
-    assert adopt_uri(uri) == (2,)
+    assert adopt(uri) == (2,)
 
     write_theirs(location, 3)
-    (copy,) = adopt_uri(uri, discard=True)
+    (copy,) = adopt(uri, discard=True)
     assert isinstance(copy, str)
     assert open_store(location).exists(copy)
     assert ids(deltalake.DeltaTable(location)) == ids(dk.DeltaTable(uri)) == [0, 1, 2]
@@ -496,6 +504,6 @@ def test_uri_of_a_table_adopts_or_discards(
 
 def test_uri_without_a_table_is_refused(catalog_uri: str, uri: str) -> None:
     with pytest.raises(UriError, match="table"):
-        adopt_uri(catalog_uri)
+        adopt(catalog_uri)
     with pytest.raises(TableNotFoundError, match="nobody"):
-        adopt_uri(format_uri(parse_uri(catalog_uri).with_table("nobody")))
+        adopt(format_uri(parse_uri(catalog_uri).with_table("nobody")))

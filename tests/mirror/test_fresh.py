@@ -1,6 +1,7 @@
 """What is published from memory is what would be published from the database."""
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,13 +9,16 @@ import pytest
 from deltalake import CommitProperties, Transaction
 
 import delkalakedb as dk
-from delkalakedb.catalog.commits import load_commits
-from delkalakedb.catalog.fresh import keep_fresh, take_fresh
-from delkalakedb.catalog.outbox import Outbox
-from delkalakedb.mirror.checksum import checksum_path, version_checksum
-from delkalakedb.model.codec import encode_commit
-from delkalakedb.storage.segment import commit_path
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.catalog.commit.outcome import Committed
+from delkalakedb.catalog.read.action_rows import load_commits
+from delkalakedb.mirror.checkpoint.checkpoint import checksum_path, version_checksum
+from delkalakedb.mirror.publisher.publication import publish_table, stores_with
+from delkalakedb.model.actions import encode_commit
+from delkalakedb.model.paths import commit_path
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.storage.store import open_store
+from delkalakedb.write import committer as commits
+from tests.support.actions import add, creation, staged, txn
 
 DATA = pa.table({"id": [1, None, 3], "p": ["a b", "ü/%", None], "x": [0.1, None, 2.5]})
 PROPERTIES = CommitProperties(
@@ -51,32 +55,86 @@ def test_published_bytes_are_those_of_the_database(
     dk.write_deltalake(uri, DATA, mode="append", schema_mode="merge")
     catalog, folder = log_files(uri)
     with catalog:
-        commits = list(load_commits(catalog.backend, "t", -1, 4))
-    assert [commit.head.version for commit in commits] == list(range(5))
-    for version, commit in enumerate(commits):
+        loaded = list(load_commits(catalog.backend, "t", -1, 4))
+    assert [commit.head.version for commit in loaded] == list(range(5))
+    for version, commit in enumerate(loaded):
         there = (folder / commit_path(version)).read_bytes()
         assert there == encode_commit(commit.actions)
         checksum = (folder / checksum_path(version)).read_bytes()
         assert checksum == version_checksum(commit.head, commit.transaction_id)
 
 
-def test_nothing_is_kept_of_what_was_published(uri: str) -> None:
-    dk.write_deltalake(uri, DATA)
-    catalog, _ = log_files(uri)
-    with catalog:
-        mirror = Outbox(catalog.backend).load("t")
-        assert take_fresh(catalog.backend, mirror, -1, 0) is None
+@pytest.fixture
+def table(catalog: dk.Catalog, tmp_path: Path) -> dk.Catalog:
+    """A catalog with a table `t`, published up to version 0."""
+    commits.commit(catalog, creation(location=str(tmp_path / "t")))
+    return catalog
 
 
-def test_commit_of_a_table_that_had_the_same_id_is_left_alone(
-    catalog: dk.Catalog, uri: str
+def entry(catalog: dk.Catalog, version: int) -> bytes:
+    return open_store(catalog.table("t").location).get(commit_path(version))
+
+
+def check_entries(catalog: dk.Catalog) -> None:
+    """The log has what the database has."""
+    published, ratified, _ = catalog.mirror_state("t")
+    assert published == ratified
+    for commit in load_commits(catalog.backend, "t", -1, published):
+        assert entry(catalog, commit.head.version) == encode_commit(commit.actions)
+
+
+def test_actions_are_published_in_the_order_of_the_database(table: dk.Catalog) -> None:
+    actions = (add("z"), txn("b", 1), add("a"), txn("a", 1), txn("\u00e9", 1))
+    commits.commit(table, staged(table, *actions))
+
+    check_entries(table)
+
+
+@pytest.mark.parametrize("files", [1, 150])
+def test_append_is_published_without_being_loaded(
+    table: dk.Catalog, files: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dk.write_deltalake(uri, DATA)
-    (commit,) = load_commits(catalog.backend, "t", -1, 0)
-    mirror = Outbox(catalog.backend).load("t")
-    keep_fresh(catalog.backend, [commit])
+    with monkeypatch.context() as patch:
+        # The package has a function of this name.
+        module = import_module("delkalakedb.mirror.publisher.publication")
+        patch.setattr(module, "load_commits", None)
+        append = staged(table, *(add(f"f{n}") for n in range(files)))
+        commits.commit(table, append)
 
-    other = replace(mirror, location="file:///elsewhere")
-    assert take_fresh(catalog.backend, other, -1, 0) is None
-    keep_fresh(catalog.backend, [commit])
-    assert take_fresh(catalog.backend, mirror, -1, 0) == [commit]
+    check_entries(table)
+
+
+def test_append_is_published_after_what_others_left(table: dk.Catalog) -> None:
+    table.commit(staged(table, add("theirs")))
+    commits.commit(table, staged(table, add("ours")))
+
+    check_entries(table)
+    assert b"theirs" in entry(table, 1)
+    assert b"ours" in entry(table, 2)
+
+
+def test_returned_commits_carry_neither_actions_nor_lease(table: dk.Catalog) -> None:
+    published = commits.commit(table, staged(table, add("a")))
+    ratified = table.commit(staged(table, add("b")))
+
+    assert isinstance(published, tuple)
+    for made in (*published, *ratified):
+        assert isinstance(made, Committed)
+        assert (made.ratified, made.lease) == (None, None)
+
+
+def test_commit_of_a_table_that_has_moved_since_is_loaded(
+    table: dk.Catalog,
+) -> None:
+    outcome = table.try_commit(staged(table, add("a")))
+    assert isinstance(outcome, tuple)
+    (made,) = outcome
+    assert isinstance(made, Committed)
+    assert made.ratified is not None
+    elsewhere = replace(made.ratified.head, location="file:///elsewhere")
+    stale = replace(made.ratified, head=elsewhere, actions=made.ratified.actions[:1])
+
+    stores = stores_with()
+    publish_table(table, "t", stores, 1, commits=[replace(made, ratified=stale)])
+
+    check_entries(table)

@@ -5,17 +5,17 @@ import uuid
 from typing import Any
 
 import pytest
-from histories import Model, Writers
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from delkalakedb import Catalog
-from delkalakedb.mirror.checkpoint import write_checkpoint
-from delkalakedb.mirror.publish import publish
-from delkalakedb.mirror.verify import verify
+from delkalakedb.mirror.checkpoint.checkpoint import write_checkpoint
+from delkalakedb.mirror.publisher.publication import publish
+from delkalakedb.mirror.verify.verification import verify_table
 from delkalakedb.model.actions import Action, Add, Remove, dv_id
-from delkalakedb.model.txnlog import TxnLogReader
-from delkalakedb.storage import FileTxnLogReader, Store, open_store
+from delkalakedb.model.log import TxnLogReader
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import Store, open_store
+from tests.support.histories import Model, Writers
 
 NOW_MS = time.time_ns() // 1_000_000
 checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -49,7 +49,7 @@ def run(catalog: Catalog, data: st.DataObject, steps: int) -> None:
     writers = Writers(model, data.draw, folder=f"memory:///{uuid.uuid4().hex}")
     staged = [writers.create(), writers.create()]
     for _ in range(steps):
-        catalog.ratify(*staged)
+        catalog.try_commit(*staged)
         model.ratify(*staged)
         for name in model.tables:
             if data.draw(st.booleans()):
@@ -77,7 +77,7 @@ def check_table(catalog: Catalog, name: str, checkpoint: int) -> None:
 
 
 def check_verified(catalog: Catalog, name: str, store: Store, *, deep: bool) -> None:
-    report = verify(catalog, name, store, deep=deep)
+    report = verify_table(catalog, name, store, deep=deep)
     assert report.ok, str(report)
     assert report.published_version == report.ratified_version
     assert report.versions_checked == (report.ratified_version + 1 if deep else 1)

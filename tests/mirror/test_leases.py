@@ -15,24 +15,29 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from actions import add, commit, create
-from faults import FaultStore
-from mirror_workers import brief, check_mirror, create_lake, grow, grow_killed
-from workers import CHILDREN
 
 import delkalakedb as dk
-from delkalakedb.catalog import holder
-from delkalakedb.catalog.adopt import hold_mirror
-from delkalakedb.catalog.heartbeat import Heartbeat
-from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
+from delkalakedb.catalog.commit import outbox as holder
+from delkalakedb.catalog.commit.outbox import Heartbeat, Lease, Mirror, Outbox
+from delkalakedb.catalog.load.adoption import hold_mirror
 from delkalakedb.errors import CatalogError, CatalogUnavailableError
-from delkalakedb.mirror.publish import publish_table, stores_with
-from delkalakedb.storage import Store
-from postgres import Server
+from delkalakedb.mirror.publisher.publication import publish_table, stores_with
+from delkalakedb.storage.store import Store
+from tests.support.actions import add, commit, create
+from tests.support.faults import FaultStore
+from tests.support.mirror_workers import (
+    brief,
+    check_mirror,
+    create_lake,
+    grow,
+    grow_killed,
+)
+from tests.support.processes import CHILDREN
+from tests.support.servers.postgres import Server
 
 # Where processes are killed: between the commit and the end of its publishing.
 STEPS = [
-    "after ratify",
+    "after try_commit",
     "before put_new json",
     "before link json",
     "after link json",
@@ -120,7 +125,7 @@ def table(catalog: dk.Catalog, tmp_path: Path) -> dk.Catalog:
 @contextmanager
 def held_by(owner: str, catalog: dk.Catalog, lasts_s: float = LONG_S) -> Iterator[None]:
     """A lease of somebody else."""
-    with patch("delkalakedb.catalog.outbox.begin", lambda *_: owner):
+    with patch("delkalakedb.catalog.commit.outbox.begin", lambda *_: owner):
         assert isinstance(take(catalog, lasts_s), Lease)
     yield
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from actions import paths
-from mirror_workers import (
+
+from delkalakedb import Catalog
+from tests.support.actions import paths
+from tests.support.mirror_workers import (
     brief,
     check_mirror,
     create_lake,
@@ -25,15 +27,13 @@ from mirror_workers import (
     reconciler_of,
     temporary_files,
 )
-from workers import CHILDREN
-
-from delkalakedb import Catalog
+from tests.support.processes import CHILDREN
 
 COMMITS, INTERVAL = 5, 2
 STEPS = [
     f"{moment} {step}"
     for step in (
-        "ratify",
+        "try_commit",
         "put_new json",
         "link json",
         "set_modified json",
@@ -116,7 +116,7 @@ def check_commits(catalog: Catalog, name: str, told: list[int], step: str) -> No
     """All that the writer told of is ratified, and at most the one it was at."""
     last = max(told, default=0)
     version = catalog.table(name).version
-    assert version == (last if step == "before ratify" else last + 1)
+    assert version == (last if step == "before try_commit" else last + 1)
     assert catalog.snapshot(name).txn_version("w") == (version - 1 if version else None)
     assert paths(catalog, name) == [f"w-{n}" for n in range(version)[-2:]]
 

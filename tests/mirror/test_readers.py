@@ -11,13 +11,13 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pytest
-from actions import domain, remove, txn
-from lakes import Lake
 
 import delkalakedb as dk
-from delkalakedb.mirror.verify import verify
-from delkalakedb.storage import open_store
-from readers import READERS, UnreadableError, expected, read
+from delkalakedb.mirror.verify.verification import verify_table
+from delkalakedb.storage.store import open_store
+from tests.support.actions import domain, remove, txn
+from tests.support.lakes import Lake
+from tests.support.readers import READERS, UnreadableError, expected, read
 
 PLAIN = pa.schema({"id": pa.int64(), "s": pa.string()})
 
@@ -358,7 +358,7 @@ def test_mirror_that_was_read_has_no_difference(
 ) -> None:
     lake = lakes(table)
 
-    report = verify(lake.catalog, lake.name, open_store(lake.location), deep=True)
+    report = verify_table(lake.catalog, lake.name, open_store(lake.location), deep=True)
 
     assert report.ok, str(report)
 

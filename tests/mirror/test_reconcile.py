@@ -13,14 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from actions import add, commit, create, staged
 
 import delkalakedb as dk
-from delkalakedb.catalog.outbox import Mirror, Outbox
-from delkalakedb.commits import commit as deliver
+from delkalakedb.catalog.commit.outbox import Mirror, Outbox
 from delkalakedb.errors import CatalogUnavailableError
-from delkalakedb.mirror import LagAlert, MirrorStatus, Reconciler, background
-from delkalakedb.mirror.background import drain
+from delkalakedb.mirror.publisher import delivery as background
+from delkalakedb.mirror.publisher.delivery import drain
+from delkalakedb.mirror.publisher.reconciler import LagAlert, Reconciler
+from delkalakedb.mirror.publisher.statuses import MirrorStatus
+from delkalakedb.write.committer import commit as deliver
+from tests.support.actions import add, commit, create, staged
 
 FOREIGN = '{"commitInfo":{"operation":"WRITE"}}\n'
 
@@ -360,7 +362,7 @@ def test_commit_stands_though_its_publishing_cannot_be_asked_for(
 
 FORKED = """
 import os, pyarrow as pa, delkalakedb as dk
-from delkalakedb.mirror.deliver import _checkpointer
+from delkalakedb.mirror.publisher.delivery import _checkpointer
 def write():
     dk.write_deltalake(os.environ["TABLE"], pa.table({"x": [1]}), mode="append")
     _checkpointer().submit(int).result(30)

@@ -7,18 +7,24 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
-from actions import creation, metadata
-from mirror_workers import brief, check_mirror, create_lake, grow, republish_killed
-from workers import CHILDREN
 
 import delkalakedb as dk
-from delkalakedb.catalog import Catalog
-from delkalakedb.catalog.outbox import Outbox
+from delkalakedb.catalog.catalog import Catalog
+from delkalakedb.catalog.commit.outbox import Outbox
 from delkalakedb.errors import DivergedError, MirrorError, VersionNotFoundError
-from delkalakedb.mirror.republish import Republished, find_loss, republish
-from delkalakedb.mirror.verify import verify
-from delkalakedb.storage import Store
-from delkalakedb.storage.segment import LOG, commit_path
+from delkalakedb.mirror.publisher.republication import Republished, find_loss, republish
+from delkalakedb.mirror.verify.verification import verify_table
+from delkalakedb.model.paths import LOG, commit_path
+from delkalakedb.storage.store import Store
+from tests.support.actions import creation, metadata
+from tests.support.mirror_workers import (
+    brief,
+    check_mirror,
+    create_lake,
+    grow,
+    republish_killed,
+)
+from tests.support.processes import CHILDREN
 
 LAST, CHECKPOINT = 7, 5
 CHECKPOINT_PATH = f"{LOG}/{CHECKPOINT:020}.checkpoint.parquet"
@@ -46,12 +52,12 @@ def test_lost_entries_are_written_again_with_the_same_bytes(
     for version in (0, 3, 4, 7):
         lake.delete(commit_path(version))
 
-    done = republish(catalog, "t", lake)
+    done = republish(catalog, table="t", store=lake)
 
     assert done == Republished("t", (0, 3, 4, 7))
     assert read_log(lake) == before
     check_mirror(catalog)
-    assert republish(catalog, "t", lake) == Republished("t")
+    assert republish(catalog, table="t", store=lake) == Republished("t")
 
 
 def test_log_that_is_lost_as_a_whole_is_written_again(
@@ -60,7 +66,7 @@ def test_log_that_is_lost_as_a_whole_is_written_again(
     before = read_log(lake)
     shutil.rmtree(tmp_path / "t" / LOG)
 
-    done = republish(catalog, "t", lake)
+    done = republish(catalog, table="t", store=lake)
 
     every = tuple(range(LAST + 1))
     assert done == Republished("t", every, (), (CHECKPOINT,), CHECKPOINT)
@@ -75,7 +81,7 @@ def test_log_that_is_lost_as_a_whole_is_written_again(
 def test_lost_checkpoint_is_made_again(catalog: Catalog, lake: Store) -> None:
     lake.delete(CHECKPOINT_PATH)
 
-    done = republish(catalog, "t", lake)
+    done = republish(catalog, table="t", store=lake)
 
     assert done.checkpoints == (CHECKPOINT,)
     check_mirror(catalog, checkpoint=CHECKPOINT)
@@ -87,7 +93,7 @@ def test_lost_hint_names_the_checkpoint_that_is_there(
     before = read_log(lake)
     lake.delete(HINT)
 
-    assert republish(catalog, "t", lake).last_checkpoint == CHECKPOINT
+    assert republish(catalog, table="t", store=lake).last_checkpoint == CHECKPOINT
     assert read_log(lake) == before
 
 
@@ -96,11 +102,11 @@ def test_entries_from_a_version_on_need_a_checkpoint_to_begin_with(
 ) -> None:
     shutil.rmtree(tmp_path / "t" / LOG)
 
-    done = republish(catalog, "t", lake, from_version=6)
+    done = republish(catalog, table="t", store=lake, from_version=6)
 
     assert (done.versions, done.checkpoints) == ((6, 7), (5, 6))
     assert deltalake.DeltaTable(lake.url).version() == LAST
-    assert verify(catalog, "t", lake, deep=True).ok
+    assert verify_table(catalog, "t", lake, deep=True).ok
 
 
 @pytest.mark.parametrize("version", [-1, LAST + 1])
@@ -108,7 +114,7 @@ def test_version_that_was_never_published_is_refused(
     catalog: Catalog, lake: Store, version: int
 ) -> None:
     with pytest.raises(VersionNotFoundError, match="versions 0 to 7"):
-        republish(catalog, "t", lake, version)
+        republish(catalog, version, table="t", store=lake)
 
 
 def test_entry_of_someone_else_is_never_replaced(catalog: Catalog, lake: Store) -> None:
@@ -119,7 +125,7 @@ def test_entry_of_someone_else_is_never_replaced(catalog: Catalog, lake: Store) 
     before = read_log(lake)
 
     with pytest.raises(DivergedError, match="Move it out of the log"):
-        republish(catalog, "t", lake)
+        republish(catalog, table="t", store=lake)
     assert read_log(lake) == before
 
 
@@ -135,7 +141,7 @@ def test_entry_that_appears_meanwhile_is_never_replaced(
 
     monkeypatch.setattr(type(lake), "put_new", late)
     with pytest.raises(DivergedError, match="someone else wrote it"):
-        republish(catalog, "t", lake)
+        republish(catalog, table="t", store=lake)
     assert lake.get(commit_path(7)) == FOREIGN
 
 
@@ -167,9 +173,9 @@ def test_entry_whose_bytes_are_not_known_is_written_only_when_asked(
         lake.delete(commit_path(version))
 
     with pytest.raises(MirrorError, match="--rewrite"):
-        republish(catalog, "t", lake)
+        republish(catalog, table="t", store=lake)
     assert not lake.exists(commit_path(6))
-    done = republish(catalog, "t", lake, rewrite=True)
+    done = republish(catalog, table="t", store=lake, rewrite=True)
 
     assert (done.versions, done.rewritten) == ((6,), (6,))
     check_mirror(catalog)
@@ -218,7 +224,7 @@ def test_republishing_that_was_killed_is_finished_by_the_next(
         assert child.exitcode == -signal.SIGKILL
 
     with dk.connect(catalog_uri) as catalog:
-        republish(catalog, "t", store)
+        republish(catalog, table="t", store=store)
         lost = before.keys() - read_log(store).keys()
         assert lost == {f"{LOG}/{2:020}.checkpoint.parquet"}
         check_mirror(catalog, checkpoint=CHECKPOINT)

@@ -15,9 +15,21 @@ from unittest.mock import patch
 import deltalake
 import pyarrow as pa
 import pytest
-from actions import paths
-from faults import FaultStore
-from mirror_workers import (
+
+from delkalakedb import Catalog, mirror
+from delkalakedb.catalog.commit import outbox as heartbeat
+from delkalakedb.catalog.commit.outbox import Lease, Mirror, Outbox
+from delkalakedb.catalog.load.adoption import hold_mirror
+from delkalakedb.errors import DivergedError, MirrorError, StorageError
+from delkalakedb.mirror.foreign import find_foreign
+from delkalakedb.mirror.publisher.publication import Published, publish_table
+from delkalakedb.mirror.publisher.statuses import status
+from delkalakedb.model.paths import LOG, commit_path
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.storage.store import Store
+from tests.support.actions import paths
+from tests.support.faults import FaultStore
+from tests.support.mirror_workers import (
     brief,
     check_mirror,
     check_prefix,
@@ -31,19 +43,7 @@ from mirror_workers import (
     reconcile_until_signal,
     reconciler_of,
 )
-from workers import CHILDREN, Crew
-
-from delkalakedb import Catalog, mirror
-from delkalakedb.catalog import heartbeat
-from delkalakedb.catalog.adopt import hold_mirror
-from delkalakedb.catalog.outbox import Lease, Mirror, Outbox
-from delkalakedb.errors import DivergedError, MirrorError, StorageError
-from delkalakedb.mirror.foreign import find_foreign
-from delkalakedb.mirror.publish import Published, publish_table
-from delkalakedb.mirror.status import load_statuses
-from delkalakedb.storage import Store
-from delkalakedb.storage.segment import LOG, commit_path
-from delkalakedb.uri import format_uri, parse_uri
+from tests.support.processes import CHILDREN, Crew
 
 WRITERS, EACH = 8, 4
 TABLES = ["a", "b", "c"]
@@ -144,7 +144,7 @@ def watch(
     with ThreadPoolExecutor(1) as pool:
         working = pool.submit(work)
         while not (working.done() and _even(catalog)):
-            assert time.monotonic() < deadline, [*load_statuses(catalog)]
+            assert time.monotonic() < deadline, [*status(catalog)]
             for name, store in stores.items():
                 published = catalog.mirror_state(name)[0]
                 assert published >= reached[name]
@@ -154,7 +154,7 @@ def watch(
 
 
 def _even(catalog: Catalog) -> bool:
-    told = [*load_statuses(catalog)]
+    told = [*status(catalog)]
     assert {(s.attempts, s.last_error) for s in told} == {(0, None)}
     return all(
         s.versions_behind == 0 and s.checkpoint_version == due_at(s.ratified_version, 5)
@@ -358,7 +358,12 @@ def read_log(store: Store) -> dict[str, bytes]:
 @shared
 @pytest.mark.parametrize(
     "step",
-    ["after ratify", "before put_new json", "before put_new crc", "after put_new crc"],
+    [
+        "after try_commit",
+        "before put_new json",
+        "before put_new crc",
+        "after put_new crc",
+    ],
 )
 def test_process_stopped_while_publishing_goes_on_behind_the_others(
     catalog_uri: str, tmp_path: Path, step: str

@@ -8,10 +8,14 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from actions import add, creation, stats
 from deltalake import DeltaTable
-from http_proxy import Proxy, proxy
-from mirror_workers import (
+
+from delkalakedb import Catalog, mirror
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.storage.store import open_store
+from delkalakedb.write import committer as commits
+from tests.support.actions import add, creation, stats
+from tests.support.mirror_workers import (
     brief,
     check_log,
     check_mirror,
@@ -19,12 +23,9 @@ from mirror_workers import (
     grow,
     grow_inline,
 )
-from workers import Crew
-
-from delkalakedb import Catalog, commits, mirror
-from delkalakedb.model.txnlog import Reads, Staged
-from delkalakedb.storage import open_store
-from stores import Place
+from tests.support.processes import Crew
+from tests.support.servers.http_proxy import Proxy, proxy
+from tests.support.servers.stores import Place
 
 WRITERS, EACH = 8, 2
 shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 import delkalakedb as dk
-from delkalakedb.mirror.background import drain
+from delkalakedb.mirror.publisher.delivery import drain
+from delkalakedb.settings.uri import format_uri, parse_uri
 from delkalakedb.storage.remote import RemoteStore
-from delkalakedb.uri import format_uri, parse_uri
-from stores import KEY, SECRET, Place
+from tests.support.servers.stores import KEY, SECRET, Place
 
 ROWS = pa.table({"id": [1, 2]})
 

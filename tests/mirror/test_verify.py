@@ -12,38 +12,28 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from actions import (
-    add,
-    commit,
-    creation,
-)
-from faults import Answer, FaultStore
-from mirrored import (
-    CHECKPOINT,
-    CHECKPOINT_PATH,
-    LAST,
-    copied,
-    file,
-    fill,
-)
 
 import delkalakedb as dk
 from delkalakedb.errors import StorageError, TableNotFoundError
-from delkalakedb.mirror.checkpoint import write_checkpoint
-from delkalakedb.mirror.checksum import checksum_path
-from delkalakedb.mirror.compare import compare
-from delkalakedb.mirror.forms import as_written
-from delkalakedb.mirror.last_checkpoint import write_last_checkpoint
-from delkalakedb.mirror.publish import publish
-from delkalakedb.mirror.verify import Report, verify, verify_uri
-from delkalakedb.model.actions import Add
-from delkalakedb.model.codec import encode_commit
-from delkalakedb.storage import ObjectMeta, Store, open_store
-from delkalakedb.storage.reading import read_ahead
-from delkalakedb.storage.segment import LogFiles, commit_path
+from delkalakedb.mirror.checkpoint.checkpoint import (
+    checksum_path,
+    write_checkpoint,
+    write_last_checkpoint,
+)
+from delkalakedb.mirror.publisher.publication import publish
+from delkalakedb.mirror.verify.comparison import as_written, compare
+from delkalakedb.mirror.verify.verification import Report, verify, verify_table
+from delkalakedb.model.actions import Add, encode_commit
+from delkalakedb.model.paths import commit_path
+from delkalakedb.storage.log.lookahead import read_ahead
+from delkalakedb.storage.log.segment import LogFiles
+from delkalakedb.storage.store import ObjectMeta, Store, open_store
+from tests.support.actions import add, commit, creation
+from tests.support.faults import Answer, FaultStore
+from tests.support.mirrors import CHECKPOINT, CHECKPOINT_PATH, LAST, copied, file, fill
 
 # The function hides the module of that name.
-verifying = sys.modules["delkalakedb.mirror.verify"]
+verifying = sys.modules["delkalakedb.mirror.verify.verification"]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +57,7 @@ def store(published: dk.Catalog) -> Store:
 def test_mirror_as_it_was_published_has_no_difference(
     published: dk.Catalog, store: Store, deep: bool
 ) -> None:
-    report = verify(published, "t", store, deep=deep)
+    report = verify_table(published, "t", store, deep=deep)
 
     assert report == Report("t", LAST, LAST, LAST + 1 if deep else 1)
     assert report.ok
@@ -76,8 +66,8 @@ def test_mirror_as_it_was_published_has_no_difference(
 def test_mirror_has_no_difference_on_any_engine(catalog: dk.Catalog) -> None:
     store = fill(catalog)
 
-    assert verify(catalog, "t", store).ok
-    report = verify(catalog, "t", store, deep=True)
+    assert verify_table(catalog, "t", store).ok
+    report = verify_table(catalog, "t", store, deep=True)
     assert report.ok, str(report)
 
 
@@ -96,7 +86,7 @@ def test_checkpoint_that_is_made_meanwhile_is_no_difference(
 
     monkeypatch.setattr(verifying, "list_log", list_first)
 
-    report = verify(catalog, "t", store, deep=True)
+    report = verify_table(catalog, "t", store, deep=True)
     assert report.ok, str(report)
 
 
@@ -120,7 +110,7 @@ def test_checkpoint_that_keeps_less_has_no_difference(
 ) -> None:
     with dk.connect(f"deltasql://sqlite/{tmp_path}/meta.db") as catalog:
         store = fill(catalog, **properties)
-        report = verify(catalog, "t", store, deep=deep)
+        report = verify_table(catalog, "t", store, deep=deep)
 
     assert report.ok, str(report)
 
@@ -132,7 +122,7 @@ def test_log_that_begins_at_a_checkpoint_has_no_difference(
         store.delete(commit_path(version))
         store.delete(checksum_path(version))
 
-    report = verify(published, "t", store, deep=True)
+    report = verify_table(published, "t", store, deep=True)
 
     assert report == Report("t", LAST, LAST, LAST - CHECKPOINT + 1)
 
@@ -141,7 +131,7 @@ def test_mirror_that_lags_has_no_difference(catalog: dk.Catalog) -> None:
     store = fill(catalog)
     commit(catalog, file(7))
 
-    report = verify(catalog, "t", store, deep=True)
+    report = verify_table(catalog, "t", store, deep=True)
 
     assert report == Report("t", LAST + 1, LAST, LAST + 1)
 
@@ -154,7 +144,7 @@ def test_commit_that_is_published_but_not_marked_has_no_difference(
     commit(catalog, file(7))
     store.put(commit_path(7), encode_commit(catalog.log("t").commit(7)))
 
-    report = verify(catalog, "t", store, deep=deep)
+    report = verify_table(catalog, "t", store, deep=deep)
 
     assert (report.ok, report.published_version) == (True, LAST)
 
@@ -166,7 +156,7 @@ def test_table_that_was_never_published_has_no_difference(
     location = f"memory:///{uuid.uuid4().hex}"
     catalog.commit(creation("t", location=location))
 
-    report = verify(catalog, "t", open_store(location), deep=deep)
+    report = verify_table(catalog, "t", open_store(location), deep=deep)
 
     assert report == Report("t", 0, -1, 0)
 
@@ -175,14 +165,14 @@ def test_store_that_is_out_of_reach_is_an_error(
     published: dk.Catalog, store: Store
 ) -> None:
     with pytest.raises(StorageError, match="injected"):
-        verify(published, "t", FaultStore(store, 0, refused=1.0))
+        verify_table(published, "t", FaultStore(store, 0, refused=1.0))
 
 
 def test_table_that_is_not_in_the_catalog_is_an_error(
     published: dk.Catalog, store: Store
 ) -> None:
     with pytest.raises(TableNotFoundError):
-        verify(published, "nowhere", store)
+        verify_table(published, "nowhere", store)
 
 
 # ---- requests
@@ -220,7 +210,7 @@ def test_deep_check_reads_each_entry_once_and_many_at_a_time(
         store.store.put(f"part {number}", bytes(100 + number))
     publish(catalog, "t")
 
-    report = verify(catalog, "t", store, deep=True)
+    report = verify_table(catalog, "t", store, deep=True)
 
     assert report == Report("t", versions - 1, versions - 1, versions)
     for path in (commit_path, checksum_path):
@@ -238,7 +228,7 @@ def test_deep_check_reads_once_what_only_the_replay_needs(
     with catalog.backend.writing() as session:
         session.script(["UPDATE dl_tables SET first_version = 2"])
 
-    report = verify(catalog, "t", store, deep=True)
+    report = verify_table(catalog, "t", store, deep=True)
 
     assert {store.asked[commit_path(version)] for version in range(LAST + 1)} == {1}
     assert report == Report("t", LAST, LAST, LAST - 1)
@@ -265,7 +255,7 @@ def test_differences_past_the_limit_are_counted_no_further(
     for version in range(1, LAST + 1):
         store.delete(commit_path(version))
 
-    report = verify(published, "t", store, deep=True, limit=2)
+    report = verify_table(published, "t", store, deep=True, limit=2)
 
     assert (len(report.differences), report.complete) == (2, False)
     assert str(report).endswith("\n  ... and more")
@@ -276,7 +266,7 @@ def test_report_says_what_differs_in_text_and_in_json(
 ) -> None:
     store.delete("part 0")
 
-    report = verify(published, "t", store, deep=True)
+    report = verify_table(published, "t", store, deep=True)
 
     assert str(report) == (
         "t: 1 difference (ratified 6, published 6, versions checked: 7)\n"
@@ -304,8 +294,8 @@ def test_uri_of_a_table_gives_its_report_and_of_a_catalog_one_for_each(
         publish(catalog, "b")
     mark = "&" if "?" in catalog_uri else "?"
 
-    assert verify_uri(f"{catalog_uri}{mark}table=b", deep=True) == Report("b", 0, 0, 1)
-    assert verify_uri(catalog_uri) == [Report("a", 0, -1, 0), Report("b", 0, 0, 1)]
+    assert verify(f"{catalog_uri}{mark}table=b", deep=True) == Report("b", 0, 0, 1)
+    assert verify(catalog_uri) == [Report("a", 0, -1, 0), Report("b", 0, 0, 1)]
 
 
 def test_comparison_keeps_neither_side() -> None:

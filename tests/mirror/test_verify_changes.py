@@ -8,22 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from actions import (
-    add,
-    cdc,
-)
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from mirrored import CHECKPOINT_PATH, LAST, VECTOR_FILE, copied, file, fill
+from hypothesis import given, settings, strategies as st
 
 import delkalakedb as dk
-from delkalakedb.mirror.checksum import checksum_path
-from delkalakedb.mirror.last_checkpoint import LAST_CHECKPOINT
-from delkalakedb.mirror.verify import Report, verify
-from delkalakedb.model.actions import CommitInfo
-from delkalakedb.model.codec import encode_commit
-from delkalakedb.storage import Store, open_store
-from delkalakedb.storage.segment import commit_path
+from delkalakedb.mirror.checkpoint.checkpoint import LAST_CHECKPOINT, checksum_path
+from delkalakedb.mirror.verify.verification import Report, verify_table
+from delkalakedb.model.actions import CommitInfo, encode_commit
+from delkalakedb.model.paths import commit_path
+from delkalakedb.storage.store import Store, open_store
+from tests.support.actions import add, cdc
+from tests.support.mirrors import CHECKPOINT_PATH, LAST, VECTOR_FILE, copied, file, fill
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +204,7 @@ def test_change_of_what_readers_read_is_named(
     make, sentence = CHANGES[change]
     make(store)
 
-    report = verify(published, "t", store, deep=deep)
+    report = verify_table(published, "t", store, deep=deep)
 
     assert not report.ok
     assert sentence in str(report) or (deep and "is missing" in str(report))
@@ -223,7 +217,7 @@ def test_change_of_history_or_data_is_named_by_a_deep_check(
     make, sentence = DEEP_CHANGES[change]
     make(store)
 
-    report = verify(published, "t", store, deep=True)
+    report = verify_table(published, "t", store, deep=True)
 
     assert sentence in str(report)
 
@@ -237,7 +231,7 @@ def test_any_byte_of_any_commit_is_named(
     path = commit_path(data.draw(st.integers(0, LAST)))
     flip(store, path, data)
 
-    report = verify(published, "t", store, deep=True)
+    report = verify_table(published, "t", store, deep=True)
 
     assert path in {difference.where for difference in report.differences}
 
@@ -252,7 +246,7 @@ def test_no_byte_of_the_log_makes_a_check_fail(
     flip(store, data.draw(st.sampled_from(paths)), data)
 
     for deep in (False, True):
-        assert isinstance(verify(published, "t", store, deep=deep), Report)
+        assert isinstance(verify_table(published, "t", store, deep=deep), Report)
 
 
 def flip(store: Store, path: str, data: st.DataObject) -> None:
@@ -283,4 +277,4 @@ def test_change_in_the_catalog_is_named(
     database.close()
 
     with dk.connect(f"deltasql://sqlite/{tmp_path}/meta.db") as catalog:
-        assert sentence in str(verify(catalog, "t", store))
+        assert sentence in str(verify_table(catalog, "t", store))

@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from delkalakedb.model.canonical import canonical_form, checksum
+from delkalakedb.model.actions import canonical_form, checksum
 
 SAMPLE = (
     '{"k0":"\'v 0\'", "checksum": "adsaskfljadfkjadfkj", "k1":{"k2": 2, '

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import (
@@ -24,7 +23,8 @@ from delkalakedb.model.actions import (
     Remove,
     Txn,
 )
-from delkalakedb.model.conflicts import (
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.rules.conflicts import (
     Attempt,
     IsolationLevel,
     Rule,
@@ -35,7 +35,7 @@ from delkalakedb.model.conflicts import (
     is_blind_append,
     isolation_of,
 )
-from delkalakedb.model.txnlog import Reads, Staged
+from tests.support.examples import examples
 
 PAGE = Path(__file__).parents[2] / "docs" / "conflicts.md"
 LEVEL = "delta.isolationLevel"
@@ -223,7 +223,7 @@ def levels() -> st.SearchStrategy[str]:
 operations = st.sampled_from(sorted(OPERATIONS))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(operations, st.lists(operations, max_size=4), levels())
 def test_same_question_gets_the_same_answer(
     lost: str, won: list[str], level: str
@@ -236,7 +236,7 @@ def test_same_question_gets_the_same_answer(
         assert all(check(loser, w, matches) is None for w in winners)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(operations, levels(), st.lists(st.sampled_from(["a", "b"]), max_size=2))
 def test_blind_append_never_conflicts_over_files(
     won: str, level: str, app_ids: list[str]
@@ -254,7 +254,7 @@ def test_blind_append_never_conflicts_over_files(
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(operations, operations, levels())
 def test_file_lists_that_are_not_looked_at_make_no_difference(
     lost: str, won: str, level: str
@@ -268,7 +268,7 @@ def test_file_lists_that_are_not_looked_at_make_no_difference(
     assert check(loser, lean, matches) == check(loser, full, matches)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(operations, operations)
 def test_weaker_level_allows_all_that_a_stronger_one_does(lost: str, won: str) -> None:
     found = [

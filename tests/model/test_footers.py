@@ -10,14 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from delkalakedb.model.actions import Format, Metadata
-from delkalakedb.model.footers import TEXT_LENGTH, file_stats
-from delkalakedb.model.schema import Schema, parse_schema
-from delkalakedb.model.stats import column_bounds, measured_columns, parse_stats
-from delkalakedb.model.values import exact, kind_of
+from delkalakedb.model.schema.schema import Schema, parse_schema
+from delkalakedb.model.stats.footer import TEXT_LENGTH, file_stats
+from delkalakedb.model.stats.stats import column_bounds, measured_columns, parse_stats
+from delkalakedb.model.stats.values import exact, kind_of
 
 TOP = "\U0010ffff"
 _moments = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))

@@ -5,18 +5,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from delkalakedb.catalog.backend import listed
-from delkalakedb.model.indexing import (
+from delkalakedb.catalog.engine.backend import listed
+from delkalakedb.model.schema.schema import Column
+from delkalakedb.model.stats.index import (
     Entries,
     FileStats,
     index_entries,
     partition_entries,
 )
-from delkalakedb.model.schema import Column
-from delkalakedb.model.stats import (
+from delkalakedb.model.stats.stats import (
     Bounds,
     Stats,
     column_bounds,
@@ -24,7 +23,8 @@ from delkalakedb.model.stats import (
     parse_stats,
     partition_bounds,
 )
-from delkalakedb.model.values import kind_of
+from delkalakedb.model.stats.values import kind_of
+from tests.support.examples import examples
 
 TYPES = [
     "long",
@@ -130,7 +130,7 @@ def plain_stats(type_name: str, count: int) -> list[Stats | None]:
 @pytest.mark.parametrize("type_name", TYPES)
 @pytest.mark.parametrize("plain", [0, 200])
 @given(given_stats=st.lists(st.none() | statistics(), min_size=1, max_size=4))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_entries_of_many_files_equal_those_of_each(
     type_name: str, plain: int, given_stats: list[Stats | None]
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_bound_that_no_array_holds_is_looked_at_by_itself(
 
 
 @given(pairs=st.lists(st.tuples(shared, shared), min_size=200, max_size=260))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_classes_of_many_texts_equal_those_of_each(
     pairs: list[tuple[str, str]],
 ) -> None:

@@ -11,11 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from delkalakedb.errors import CodecError
-from delkalakedb.model.partition import format_partition_value, parse_partition_value
+from delkalakedb.model.schema.partition import (
+    format_partition_value,
+    parse_partition_value,
+)
+from tests.support.examples import examples
 
 TYPES = ["byte", "short", "integer", "long", "float", "double", "decimal(10,2)"]
 TYPES += ["string", "boolean", "date", "timestamp", "timestamp_ntz", "binary"]
@@ -43,7 +46,7 @@ typed = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(typed)
 def test_any_value_survives_the_round_trip(case: tuple[str, Any]) -> None:
     kind, value = case
@@ -55,7 +58,7 @@ def test_any_value_survives_the_round_trip(case: tuple[str, Any]) -> None:
         assert math.copysign(1, value) == math.copysign(1, back)  # type: ignore[arg-type]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example("NAN", "float")
 @given(st.text(max_size=12), st.sampled_from([*TYPES, "array", "variant", "void"]))
 def test_any_text_is_a_value_or_a_codec_error(text: str, kind: str) -> None:

@@ -3,14 +3,16 @@
 from datetime import date
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from delkalakedb.errors import PredicateError
-from delkalakedb.model.partition import format_partition_value
-from delkalakedb.model.partition_filters import PartitionFilter, partition_filters
-from delkalakedb.model.predicate import parse_predicate
-from delkalakedb.model.schema import parse_schema
+from delkalakedb.model.predicate.predicate import (
+    PartitionFilter,
+    parse_predicate,
+    partition_filters,
+)
+from delkalakedb.model.schema.partition import format_partition_value
+from delkalakedb.model.schema.schema import parse_schema
 
 TYPES = {
     "s": "string",

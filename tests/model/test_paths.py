@@ -4,8 +4,7 @@ import posixpath
 from urllib.parse import quote
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import Add, Cdc, DeletionVector, Remove

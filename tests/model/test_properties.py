@@ -4,7 +4,7 @@ import pytest
 
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Format, Metadata
-from delkalakedb.model.properties import (
+from delkalakedb.model.schema.properties import (
     TableProperties,
     parse_interval_ms,
     parse_properties,

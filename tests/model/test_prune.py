@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from delkalakedb.model.predicate import parse_predicate
-from delkalakedb.model.prune import (
+from delkalakedb.model.predicate.matcher import (
     HasNull,
     Range,
     drivers,
     is_of_partitions,
     matcher,
 )
-from delkalakedb.model.schema import parse_schema
-from delkalakedb.model.stats import (
+from delkalakedb.model.predicate.predicate import parse_predicate
+from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.model.stats.stats import (
     class_reach,
     column_bounds,
     index_entry,
     parse_stats,
 )
-from delkalakedb.model.values import Kind
+from delkalakedb.model.stats.values import Kind
 
 TYPES = {
     "i": "long",

@@ -9,13 +9,12 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from delkalakedb.model.predicate import parse_predicate
-from delkalakedb.model.prune import HasNull, Range, drivers, matcher
-from delkalakedb.model.schema import Schema, parse_schema
-from delkalakedb.model.stats import (
+from delkalakedb.model.predicate.matcher import HasNull, Range, drivers, matcher
+from delkalakedb.model.predicate.predicate import parse_predicate
+from delkalakedb.model.schema.schema import Schema, parse_schema
+from delkalakedb.model.stats.stats import (
     ALL_NULL,
     class_reach,
     column_bounds,
@@ -23,7 +22,8 @@ from delkalakedb.model.stats import (
     parse_stats,
     partition_bounds,
 )
-from delkalakedb.model.values import kind_of
+from delkalakedb.model.stats.values import kind_of
+from tests.support.examples import examples
 
 TYPES = {
     "i": "long",
@@ -440,7 +440,7 @@ def _table(rng: random.Random) -> tuple[list[str], list[Any]]:
     return [name, name, name, name, other, *PARTITIONS], rows
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.integers(0, 2**64))
 def test_a_file_with_a_matching_row_is_always_kept(seed: int) -> None:
     rng = random.Random(seed)
@@ -467,7 +467,7 @@ def _tuple(rng: random.Random, names: list[str], rows: list[Any]) -> tuple[Any, 
     return (column, op, values[0]), ("compare", name, op, values[0], False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 2**64))
 def test_a_file_with_a_row_that_matches_tuples_is_always_kept(seed: int) -> None:
     rng = random.Random(seed)

@@ -3,35 +3,33 @@
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec import UNSET, structs
 
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import (
     Add,
-    CommitInfo,
     DomainMetadata,
     Format,
     Metadata,
     Protocol,
     Remove,
     Txn,
+    encode_commit,
     known,
 )
-from delkalakedb.model.codec import encode_commit
-from delkalakedb.model.rebase import (
+from delkalakedb.model.new_actions import (
     NO_ROW_IDS,
     assign_row_ids,
     carry_row_ids,
     gives_row_ids,
     in_commit_timestamp,
-    merged_commit_info,
     row_id_high_water_mark,
     row_tracking_domain,
     with_row_ids,
     with_timestamp_enablement,
 )
+from tests.support.examples import examples
 
 ENABLED = {"delta.enableInCommitTimestamps": "true"}
 SINCE = {
@@ -109,7 +107,7 @@ staged_adds = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(staged_adds, st.integers(99, 10**12), st.integers(0, 10**6))
 def test_fresh_ranges_are_disjoint_above_the_old_mark_and_end_at_the_new(
     files: list[tuple[int, int | None]], mark: int, version: int
@@ -236,27 +234,3 @@ def test_record_is_kept_when_the_metadata_is_replaced() -> None:
 def test_metadata_without_timestamps_is_left_alone() -> None:
     before = metadata(**ENABLED, **SINCE)
     assert with_timestamp_enablement(metadata(), before, 9, 900) == metadata()
-
-
-def test_commit_info_keeps_what_was_staged() -> None:
-    info = CommitInfo({"operation": "WRITE", "timestamp": 1, "txnId": "staged"})
-    found = merged_commit_info(
-        [info], {"txnId": "ours"}, {"timestamp": 2, "readVersion": 3}
-    )
-    expected = {"operation": "WRITE", "timestamp": 1, "txnId": "ours", "readVersion": 3}
-    assert found == CommitInfo(expected)
-    assert info.fields["txnId"] == "staged"
-
-
-def test_commit_without_info_gets_one() -> None:
-    assert merged_commit_info([], {"txnId": "ours"}) == CommitInfo({"txnId": "ours"})
-
-
-def test_several_infos_become_one_in_which_the_first_wins() -> None:
-    staged = [CommitInfo({"a": 1}), CommitInfo({"a": 2, "b": 2})]
-    assert merged_commit_info(staged, {}) == CommitInfo({"a": 1, "b": 2})
-
-
-def test_commit_info_already_complete_is_unchanged_by_a_second_pass() -> None:
-    once = merged_commit_info([], {"txnId": "t"}, {"timestamp": 1})
-    assert merged_commit_info([once], {"txnId": "t"}, {"timestamp": 9}) == once

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import CommitProperties
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import (
@@ -26,10 +25,11 @@ from delkalakedb.model.actions import (
     Remove,
     Txn,
     UnknownAction,
+    decode_commit,
     dv_id,
 )
-from delkalakedb.model.codec import decode_commit
-from delkalakedb.model.replay import Replay
+from delkalakedb.model.log import Replay
+from tests.support.examples import examples
 
 
 def vector(name: str) -> DeletionVector:
@@ -181,7 +181,7 @@ def slot(action: Action) -> tuple[str, ...]:
     raise AssertionError(action)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(histories)
 def test_the_newest_action_of_each_key_is_what_remains(
     commits: list[list[Action]],
@@ -198,7 +198,7 @@ def test_the_newest_action_of_each_key_is_what_remains(
     assert not state.adds.keys() & state.removes.keys()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(histories, st.integers(0, 6), st.integers(0, 6))
 def test_checkpoints_and_compacted_entries_change_nothing(
     commits: list[list[Action]], cut: int, end: int

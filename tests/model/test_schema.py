@@ -4,12 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from deltalake import Field as DeltaField
-from deltalake import Schema as DeltaSchema
+from deltalake import Field as DeltaField, Schema as DeltaSchema
 from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 
 from delkalakedb.errors import CodecError, SchemaMismatchError
-from delkalakedb.model.schema import (
+from delkalakedb.model.schema.schema import (
     Column,
     Schema,
     check_schema,
@@ -150,7 +149,7 @@ def test_schemas_are_parsed_once_and_can_be_keys() -> None:
         '{"type":"struct","fields":[{"name":"a","type":{"type":"odd"}}]}',
         '{"type":"struct","fields":[{"name":"a","type":"long","metadata":[1]}]}',
         '{"type":"struct","fields":[{"name":"a","type":{"type":"map"}}]}',
-        "[" * 100_000,
+        pytest.param("[" * 100_000, id="deep"),
     ],
 )
 def test_text_that_is_no_schema_is_refused(text: str) -> None:

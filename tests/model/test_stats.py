@@ -7,11 +7,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
-from delkalakedb.model.schema import Column
-from delkalakedb.model.stats import (
+from delkalakedb.model.schema.schema import Column
+from delkalakedb.model.stats.stats import (
     ALL_NULL,
     EXACT,
     UNBOUNDED,
@@ -23,7 +22,15 @@ from delkalakedb.model.stats import (
     parse_stats,
     partition_bounds,
 )
-from delkalakedb.model.values import Kind, kind_of, lower, round_down, round_up, upper
+from delkalakedb.model.stats.values import (
+    Kind,
+    kind_of,
+    lower,
+    round_down,
+    round_up,
+    upper,
+)
+from tests.support.examples import examples
 
 TOP = "\U0010ffff"
 LARGEST = 1.7976931348623157e308
@@ -57,7 +64,7 @@ def micros(*moment: int) -> int:
         '{"numRecords": 1e400}',
         '{"numRecords": 9223372036854775808}',
         "\ud800",
-        '{"minValues": ' * 5000,
+        pytest.param('{"minValues": ' * 5000, id="deep"),
     ],
 )
 def test_unreadable_statistics_are_none(text: str | None) -> None:
@@ -173,7 +180,7 @@ def test_offsets_of_old_times_may_lack_their_seconds() -> None:
     assert lower(text, "timestamp") <= true <= upper(text, "timestamp")
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.floats(width=32, allow_nan=False), st.integers(1, 9))
 def test_any_text_of_a_single_bounds_it(value: float, digits: int) -> None:
     text = float(f"{value:.{digits}g}")
@@ -193,7 +200,7 @@ def test_a_double_that_was_a_float_is_read_as_one() -> None:
     assert found.lo < single < found.hi
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.decimals(-(10**28), 10**28, places=10), st.sampled_from([-4, 0, 4]))
 def test_decimals_written_some_ulps_off_are_within_bounds(
     value: Decimal, ulps: int
@@ -243,7 +250,7 @@ DOUBLES = st.floats(allow_nan=False) | st.sampled_from(
 INTEGERS = st.integers(2**53 - 4, 2**53 + 4) | st.integers(-(2**63), 2**63 - 1)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(LONG_TEXTS | INTEGERS | st.decimals(allow_nan=False, allow_infinity=False))
 def test_rounding_goes_outwards(value: Any) -> None:
     low, high = round_down(value), round_up(value)
@@ -264,7 +271,7 @@ def scan_finds(entry: tuple[Any, Any, int], low: Any | None, high: Any | None) -
     return below and (low is None or hi >= low)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(*[st.none() | DOUBLES | INTEGERS] * 2, *[DOUBLES | INTEGERS] * 2)
 @example(-LARGEST, LARGEST, 0.0, 0.0)
 @example(5e-324, 1e-323, 0.0, 5e-324)
@@ -283,7 +290,7 @@ def test_numbers_that_overlap_are_found_in_their_class(
         assert scan_finds(entry, round_down(a), round_up(b))
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(*[st.none() | LONG_TEXTS] * 2, *[LONG_TEXTS] * 2)
 @example("a", "b", "a" + TOP + TOP, "b")
 @example(None, None, TOP + TOP, TOP + TOP + TOP)

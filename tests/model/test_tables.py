@@ -5,12 +5,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from delkalakedb.errors import CodecError
-from delkalakedb.model.schema import parse_schema
-from delkalakedb.model.tables import Commit, File, Table
+from delkalakedb.model.records import Commit, File, Table
+from delkalakedb.model.schema.schema import parse_schema
+from tests.support.examples import examples
 
 SCHEMA = json.dumps(
     {
@@ -67,7 +67,7 @@ records: Any = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(records)
 def test_any_record_survives_json(record: Any) -> None:
     text = json.dumps(record.to_dict())

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from delkalakedb.model.actions import Format, Metadata, Protocol
-from delkalakedb.model.upgrades import harmful_changes
+from delkalakedb.model.rules.conflicts import harmful_changes
 
 ICT = {
     "delta.enableInCommitTimestamps": "true",

@@ -3,23 +3,27 @@
 import struct
 from base64 import b85encode
 from collections.abc import Iterator
-from itertools import groupby
+from contextlib import suppress
+from itertools import accumulate, groupby, islice
 from string import ascii_lowercase, ascii_uppercase, digits
 from uuid import UUID
 from zlib import crc32
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
+from pyroaring import BitMap64
 
 from delkalakedb.errors import CodecError
 from delkalakedb.model.actions import DeletionVector
 from delkalakedb.model.vectors import (
     inline_vector,
+    kept_rows,
     parse_vector,
+    relocated_vector,
     renamed_vector,
     unframed,
     vector_path,
+    vector_paths,
 )
 
 MAGIC = struct.pack("<I", 1681511377)
@@ -43,8 +47,7 @@ def vector(storage: str, text: str, size: int = 1, **fields: int) -> DeletionVec
 
 
 def rows_of(data: bytes) -> set[int]:
-    found = parse_vector(data)
-    return {row for row in range(8 * len(found)) if found[row >> 3] >> (row & 7) & 1}
+    return set(parse_vector(data))
 
 
 def runs_of(rows: list[int]) -> Iterator[tuple[int, int]]:
@@ -79,7 +82,11 @@ def bitmap(rows: list[int], as_runs: set[int]) -> bytes:
     else:
         cookie = struct.pack("<II", 12346, len(parts))
     bodies = [container(part, i in chosen) for i, (_, part) in enumerate(parts)]
-    places = b"\0" * 4 * len(parts) if not chosen or len(parts) >= 4 else b""
+    start = len(cookie) + len(heads) + 4 * len(parts)
+    ends = accumulate(map(len, bodies), initial=start)
+    places = struct.pack(f"<{len(parts)}I", *islice(ends, len(parts)))
+    if chosen and len(parts) < 4:
+        places = b""
     return cookie + heads + places + b"".join(bodies)
 
 
@@ -107,6 +114,109 @@ def test_rows_of_a_vector_are_those_put_into_it(
     rows = single.union(*(range(at, at + length) for at, length in together))
 
     assert rows_of(encoded(rows, as_runs)) == rows
+
+
+@given(st.sets(st.integers(0, 1 << 40), max_size=20), st.lists(spans, max_size=3))
+def test_pyroaring_writes_the_layout_of_delta(
+    single: set[int], together: list[tuple[int, int]]
+) -> None:
+    rows = single.union(*(range(at, at + length) for at, length in together))
+    written = MAGIC + BitMap64(rows).serialize()
+
+    assert rows_of(written) == rows
+    assert MAGIC + BitMap64(rows, optimize=False).serialize() == encoded(rows, set())
+
+
+@given(
+    st.sets(st.integers(0, 300), max_size=80), st.integers(0, 300), st.integers(0, 99)
+)
+def test_kept_rows_are_counted_from_the_first_of_a_batch(
+    gone: set[int], start: int, count: int
+) -> None:
+    kept = kept_rows(parse_vector(encoded(gone, set())), start, count)
+
+    assert [*kept] == [i for i in range(count) if start + i not in gone]
+
+
+# ---- hostile vectors
+
+SOME = {3, 4, 7, 70_000, 70_001, 1 << 32, (5 << 32) + 9} | set(range(200_000, 206_000))
+
+
+@pytest.mark.parametrize("as_runs", [set(), {0, 1, 2}], ids=["plain", "runs"])
+def test_vector_that_is_cut_off_anywhere_is_refused(as_runs: set[int]) -> None:
+    data = encoded(SOME, as_runs)
+
+    assert rows_of(data) == SOME
+    for length in range(len(data)):
+        with pytest.raises(CodecError):
+            parse_vector(data[:length])
+
+
+@given(st.binary(max_size=64), st.integers(0, 80), st.integers(1, 255))
+def test_vector_of_any_bytes_is_read_or_refused(
+    more: bytes, place: int, flipped: int
+) -> None:
+    changed = bytearray(encoded({1, 5, 70_000, 1 << 33}, {0}) + more)
+    changed[4 + place % (len(changed) - 4)] ^= flipped
+    for data in (bytes(changed), MAGIC + more):
+        with suppress(CodecError):
+            found = parse_vector(data)
+            assert len(kept_rows(found, 0, 100)) <= 100
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        struct.pack("<q", -1),
+        struct.pack("<q", 1),
+        struct.pack("<Q", 1 << 63),
+        struct.pack("<QI", (1 << 32) - 1, 0) + bitmap([1], set()),
+        # containers: too many, none of them there
+        struct.pack("<QIII", 1, 0, 12346, 1 << 31),
+        struct.pack("<QIII", 1, 0, 12346, 0xFFFFFFFF),
+        struct.pack("<QII", 1, 0, 0xFFFF << 16 | 12347),
+        # keys that don't rise
+        struct.pack("<QI", 2, 7) + 2 * (bitmap([1], set()) + struct.pack("<I", 7)),
+        struct.pack("<QIIIHHHHIIHH", 1, 0, 12346, 2, 5, 0, 5, 0, 24, 26, 1, 2),
+        # rows that don't rise
+        struct.pack("<QIIIHHIHH", 1, 0, 12346, 1, 0, 1, 16, 9, 3),
+        # a run that goes past its container
+        struct.pack("<QIIBHHHHH", 1, 0, 12347, 1, 0, 9, 1, 65_530, 9),
+        b"",
+    ],
+    ids=[
+        "-1 bitmaps",
+        "1 bitmap missing",
+        "2**63 bitmaps",
+        "2**32 bitmaps, 1 there",
+        "2**31 containers",
+        "2**32 containers",
+        "65536 containers of runs",
+        "bitmaps out of order",
+        "containers out of order",
+        "rows out of order",
+        "run past its container",
+        "nothing",
+    ],
+)
+def test_vector_with_impossible_sizes_is_refused(body: bytes) -> None:
+    with pytest.raises(CodecError, match="ends too early or is damaged"):
+        parse_vector(MAGIC + body)
+
+
+def test_vector_of_billions_of_rows_costs_what_its_file_has() -> None:
+    heads = b"".join(struct.pack("<HH", key, 0xFFFF) for key in range(1 << 16))
+    flags, places = b"\xff" * 8192, bytes(4 << 16)
+    runs = struct.pack("<HHH", 1, 0, 0xFFFF) * (1 << 16)
+    full = struct.pack("<I", 0xFFFF << 16 | 12347) + flags + heads + places + runs
+    every = struct.pack("<QI", 2, 0) + full + struct.pack("<I", 0xFFFFFFFF) + full
+
+    gone = parse_vector(MAGIC + every)
+
+    assert len(gone) == 1 << 33
+    assert [*kept_rows(gone, 0, 100)] == []
+    assert len(kept_rows(gone, (1 << 32) - 50, 100)) == 50
 
 
 def test_inline_vector_is_as_long_as_it_says() -> None:
@@ -140,6 +250,14 @@ def test_path_of_a_vector_comes_from_its_storage(
 def test_unknown_storage_is_refused() -> None:
     with pytest.raises(CodecError, match="unknown storage 'x'"):
         vector_path(vector("x", "?"))
+    assert [*vector_paths(vector("x", "?"))] == []
+
+
+@pytest.mark.parametrize("prefix", ["", "ab"])
+def test_relocated_vector_is_in_a_folder_above(prefix: str) -> None:
+    there = relocated_vector(vector("u", f"{prefix}{IDENTITY}"), "table")
+
+    assert vector_path(there) == "/".join(filter(None, ["table", prefix, PATH]))
 
 
 def test_damaged_bytes_are_refused() -> None:
@@ -168,5 +286,5 @@ def test_renamed_vector_is_kept_in_the_file_of_its_uuid(identity: UUID) -> None:
 
 @pytest.mark.parametrize("text", ["short", "\N{SNOWMAN}" * 20, "#" * 20])
 def test_vector_without_a_uuid_has_no_file(text: str) -> None:
-    with pytest.raises(CodecError, match="names no file"):
+    with pytest.raises(CodecError, match="isn't the path of a deletion vector"):
         vector_path(vector("u", text))

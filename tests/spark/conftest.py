@@ -10,32 +10,26 @@ from typing import TYPE_CHECKING
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.support.servers.stores import KEY, SECRET
+from tests.support.sessions import CONFIG
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
-PARTS = ("catalog", "migrate", "mirror", "storage", "table")
-sys.path += [str(HERE.parent / part) for part in PARTS]
-
-CONFIG = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.default.parallelism": "2",
-    "spark.sql.session.timeZone": "UTC",
-}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep Spark's tests on one worker, which then starts it once.
 
-    First of all: xdist's own hook writes the groups down.
+    They come first, because nothing takes longer. xdist's own hook writes the groups
+    down after this one.
     """
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: not item.path.is_relative_to(HERE))
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +38,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("Spark needs Java, which this machine doesn't have")
     from pyspark.sql import SparkSession
-
-    from stores import KEY, SECRET
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -13,15 +13,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from lakes import Lake
+from hypothesis import given, strategies as st
+from pyroaring import BitMap64
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError, PredicateError, ProtocolError
-from delkalakedb.model.predicate import parse_predicate
-from delkalakedb.model.schema import parse_schema
-from delkalakedb.spark.arrow_files import (
+from delkalakedb.model.predicate.predicate import parse_predicate
+from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.model.vectors import kept_rows
+from delkalakedb.spark.reader.arrow_files import (
     FILE_COLUMNS,
     ArrowReader,
     DataFile,
@@ -29,8 +29,9 @@ from delkalakedb.spark.arrow_files import (
     data_file,
     data_files,
 )
-from delkalakedb.spark.filters import row_filter
-from delkalakedb.storage import canonical_location
+from delkalakedb.spark.reader.source import row_filter
+from delkalakedb.storage.location import canonical_location
+from tests.support.lakes import Lake
 
 SMALL = pa.schema([("id", pa.int64()), ("City Name", pa.string())])
 UTC_MICROS = pa.timestamp("us", "UTC")
@@ -47,7 +48,7 @@ def read(lake: Lake, target: pa.Schema, **changes: Any) -> pa.Table:
     snapshot = lake.catalog.snapshot(lake.name)
     reader = replace(arrow_reader(snapshot, target, None), **changes)
     sent: ArrowReader = pickle.loads(pickle.dumps(reader))
-    files = data_files(snapshot.files(columns=FILE_COLUMNS))
+    files = data_files(snapshot.files(columns=FILE_COLUMNS).read_all())
     return pa.Table.from_batches(sent.read(files), target)
 
 
@@ -254,12 +255,16 @@ def test_filter_that_spark_has_to_judge_is_refused(text: str) -> None:
 
 @given(st.lists(st.integers(0, 299), unique=True, min_size=1))
 def test_rows_that_stay_are_those_not_in_the_vector(gone: list[int]) -> None:
-    from delkalakedb.spark.arrow_files import _kept
+    from delkalakedb.spark.reader.arrow_files import _taken
 
-    bits = pa.array([i in gone for i in range(max(gone) + 1)])
-    parts = [_kept(bits, at, 100) for at in range(0, 300, 100)]
+    rows, deleted = pa.record_batch({"i": range(300)}), BitMap64(gone)
+    parts = [
+        _taken(rows.slice(at, 100), kept_rows(deleted, at, 100))
+        for at in range(0, 300, 100)
+    ]
 
-    assert pa.concat_arrays(parts).to_pylist() == [i not in gone for i in range(300)]
+    found = pa.Table.from_batches(parts)["i"].to_pylist()
+    assert found == [i for i in range(300) if i not in gone]
 
 
 @pytest.mark.parametrize("start", ["./", ".//", "s%2F..%2F", "file:{}/", "{}/"])

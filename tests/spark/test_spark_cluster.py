@@ -12,14 +12,14 @@ from uuid import uuid4
 import psycopg
 import pyarrow as pa
 import pytest
-from clusters import standalone_cluster
 
 import delkalakedb as dk
-from delkalakedb.storage import open_store
-from delkalakedb.uri import parse_uri
-from stores import SECRET, Place
+from delkalakedb.settings.uri import parse_uri
+from delkalakedb.storage.store import open_store
+from tests.support.processes import program
+from tests.support.servers.spark_cluster import standalone_cluster
+from tests.support.servers.stores import SECRET, Place
 
-HERE = Path(__file__).parent
 EVERYTHING = list(range(4000))
 _LEFT = [*sorted([*range(100)] * 2), *range(4000, 4100)]
 MERGED = {"deleted": 3900, "inserted": 100, "found": _LEFT[:200], "all": _LEFT}
@@ -38,7 +38,7 @@ def role() -> Iterator[str]:
 
 def run_driver(given: dict[str, Any], **environment: str) -> Any:
     ran = subprocess.run(
-        [sys.executable, str(HERE / "cluster_driver.py")],
+        program("cluster_driver"),
         env=os.environ | environment | {"PYSPARK_PYTHON": sys.executable},
         input=json.dumps(given),
         capture_output=True,

@@ -2,19 +2,17 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from lakes import Lake
 
 import delkalakedb as dk
-from delkalakedb.uri import format_uri
+from delkalakedb.settings.uri import format_uri
+from tests.support.lakes import Lake
+from tests.support.processes import program
 
 pytest.importorskip("grpc", reason="Connect needs pyspark[connect]")
-
-WORKER = Path(__file__).with_name("connect_worker.py")
 
 
 def test_connect_reads_lists_partitions_and_vectors_and_writes_in_every_way(
@@ -42,7 +40,7 @@ def test_connect_reads_lists_partitions_and_vectors_and_writes_in_every_way(
         written = format_uri(catalog.uri.with_table("written"))
 
     ran = subprocess.run(
-        [sys.executable, str(WORKER), plain, target, "0", written],
+        program("connect_worker", plain, target, "0", written),
         capture_output=True,
         text=True,
         timeout=300,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from test_docs import SPARK_PAGE, blocks
+from tests.support.pages import SPARK_PAGE, blocks
 
 
 def test_examples_of_the_spark_page_run(

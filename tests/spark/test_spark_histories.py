@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from merges import FEED, SCHEMA, SOURCE, Merged, Row, changes_of
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import delkalakedb as dk
+from tests.support.merges import FEED, SCHEMA, SOURCE, Merged, Row, changes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

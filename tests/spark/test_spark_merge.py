@@ -3,17 +3,19 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from merges import FEED, Merged
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError, SchemaMismatchError
-from delkalakedb.model.merge_keys import other_aliases
-from delkalakedb.spark.table import DeltaTable
+from delkalakedb.model.predicate.merge_condition import other_aliases
+from delkalakedb.spark.face.table import DeltaTable
+from delkalakedb.write.engines.in_place import InPlace
+from tests.support.merges import FEED, Merged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -295,15 +297,12 @@ def before_staging(merge: Any, call: Callable[[Any], None]) -> None:
         snapshot = handle.snapshot
 
         def perform(self, operation: Any) -> Any:
-            run = operation.run
-
-            def racing(snapshot: Any) -> Any:
-                work = run(snapshot)
+            def racing(target: Any) -> Any:
+                work = operation.engine.run(target)
                 call(work)
                 return work
 
-            object.__setattr__(operation, "run", racing)
-            return perform(operation)
+            return perform(replace(operation, engine=InPlace(racing)))
 
     merge._handle = Racing()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from environments import ensure_environment
+from tests.support.environments import ensure_environment
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

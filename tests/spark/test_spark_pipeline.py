@@ -2,7 +2,6 @@
 
 import io
 import json
-import sys
 from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
@@ -13,21 +12,18 @@ import deltalake
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from polars.testing import assert_frame_equal
-from pyspark.sql import SparkSession
-from rich.console import Console
-
-import delkalakedb as dk
-from delkalakedb.uri import parse_uri
-
-sys.path.append(str(Path(__file__).parents[2] / "examples"))
-
 from pipeline import __main__ as command
 from pipeline.checks import CHECKS, Check, Judge
 from pipeline.display import Display
 from pipeline.feed import Feed
 from pipeline.layers import Lake
 from pipeline.run import run
+from polars.testing import assert_frame_equal
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+import delkalakedb as dk
+from delkalakedb.settings.uri import parse_uri
 
 FEED = Feed(rows=4000, days=4, files=2)
 

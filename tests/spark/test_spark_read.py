@@ -13,11 +13,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from actions import add, creation, metadata, schema
-from lakes import Lake
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 import delkalakedb as dk
 from delkalakedb import spark as dks
@@ -28,9 +25,11 @@ from delkalakedb.errors import (
     UriError,
     VersionNotFoundError,
 )
-from delkalakedb.spark import lists
-from delkalakedb.spark.frames import FILE_COLUMN, LIST_COLUMNS, frame
-from delkalakedb.uri import format_uri
+from delkalakedb.settings.uri import format_uri
+from delkalakedb.spark.reader import layout as lists
+from delkalakedb.spark.reader.frame import FILE_COLUMN, LIST_COLUMNS, frame
+from tests.support.actions import add, creation, metadata, schema
+from tests.support.lakes import Lake
 
 ODD = ["a b", "50%", "%20", "é", "日本", "a/b", "a=b", "x'y\"z", "a+b&c", "#?", "01"]
 SMALL = pa.schema(
@@ -299,7 +298,7 @@ def test_empty_partition_value_is_null(spark: SparkSession, lake: Lake) -> None:
             ],
         ),
     ],
-    ids=str,
+    ids=["integer", "date", "boolean", "double", "decimal", "binary", "timestamp"],
 )
 def test_partition_values_have_their_types_from_folders_and_log(
     spark: SparkSession,

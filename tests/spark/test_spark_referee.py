@@ -1,30 +1,27 @@
 """Delta Spark itself reads the tables that Spark wrote through us, from their logs."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import delta_spark
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import StructType
 
 import delkalakedb as dk
 from delkalakedb import spark as dks
-from delkalakedb.spark.evolving import plain_schema
+from delkalakedb.spark.writer.evolution import plain_schema
+from tests.support import delta_spark
+from tests.support.processes import program
 
 # A driver of its own, and some forty operations before it.
 pytestmark = pytest.mark.soak
 
 Make = Callable[[SparkSession, str], None]
-HERE = Path(__file__).parent
 FEED = {"delta.enableChangeDataFeed": "true"}
 TYPES = """
     SELECT id, CAST(id AS TINYINT) AS tiny, CAST(id AS INT) AS whole,
@@ -192,10 +189,9 @@ def verdicts(
         make(spark, uris[name])
         location = dk.DeltaTable(uris[name]).table_uri.removeprefix("file://")
         tables[name] = {"location": location, "fed": name == "merged"}
-    command = [sys.executable, str(HERE / "referee_worker.py")]
-    command += [",".join(map(str, jars)), json.dumps(tables), str(folder / "told")]
-    environment = {**os.environ, "PYTHONPATH": str(HERE)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    given = [",".join(map(str, jars)), json.dumps(tables), str(folder / "told")]
+    command = program("referee_worker", *given)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return {n: Verdict(uri, folder / "told" / n) for n, uri in uris.items()}
 

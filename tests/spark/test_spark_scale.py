@@ -5,8 +5,16 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from imports import assert_same_history
-from logmaking import (
+from pyspark.sql import SparkSession
+
+import delkalakedb as dk
+from delkalakedb import spark as dks
+from delkalakedb.errors import CodecError, UriError
+from delkalakedb.mirror.checkpoint import checkpoint, checkpoint as checkpoint_state
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import open_store
+from tests.support.imports import assert_same_history
+from tests.support.logs import (
     COLUMNS,
     FORMS,
     LAST,
@@ -20,13 +28,6 @@ from logmaking import (
     write_history,
     write_log,
 )
-from pyspark.sql import SparkSession
-
-import delkalakedb as dk
-from delkalakedb import spark as dks
-from delkalakedb.errors import CodecError, UriError
-from delkalakedb.mirror import checkpoint, checkpoint_state
-from delkalakedb.storage import FileTxnLogReader, open_store
 
 # Other for each import: who writes, when, and the ids of commits that have none.
 _OWN = {"created_at_ms", "transaction_id"}

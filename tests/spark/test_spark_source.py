@@ -14,7 +14,6 @@ import duckdb
 import polars
 import pyarrow as pa
 import pytest
-from actions import schema
 from deltalake import Schema
 from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, IllegalArgumentException
@@ -30,9 +29,10 @@ from delkalakedb.errors import (
     SchemaMismatchError,
     UriError,
 )
-from delkalakedb.spark.sink import BatchWriter, StreamWriter
-from delkalakedb.spark.source import BatchReader, load_schema
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.spark.reader.source import BatchReader, load_schema
+from delkalakedb.spark.writer.sink import BatchWriter, StreamWriter
+from tests.support.actions import schema
 
 NAN = float("nan")
 INNER = pa.struct([("c", pa.string())])
@@ -221,7 +221,7 @@ def test_executors_get_no_credentials_and_no_catalog(
     writer = BatchWriter({"path": uri}, columns, False)
     parts = [cloudpickle.dumps(part) for part in (reader, writer, tasks)]
     monkeypatch.delenv("A_PASSWORD", raising=False)
-    monkeypatch.setattr("delkalakedb.spark.source.connect", lambda uri: 1 / 0)
+    monkeypatch.setattr("delkalakedb.spark.reader.source.connect", lambda uri: 1 / 0)
     (batch,) = (b for task in tasks for b in sent(reader).read(task))
     message = sent(writer).write(iter([SMALL.to_batches()[0]]))
 
@@ -339,7 +339,7 @@ def test_null_in_a_column_that_takes_none_fails_the_task(uri: str) -> None:
     writer = BatchWriter({"path": uri}, small_schema(), False)
     nothing = pa.table({"id": pa.array([1, None]), "p": ["a", "b"]})
 
-    with pytest.raises(SchemaMismatchError, match="id is NOT NULL"):
+    with pytest.raises(SchemaMismatchError, match="id, which is NOT NULL"):
         written(writer, nothing)
 
     sent(writer).commit([written(writer)])
@@ -368,8 +368,8 @@ def test_columns_that_do_not_fit_are_refused(
         ({"path": "deltasql://postgres/u:s3cret@h/d/s/t"}, UriError, r"\$\{VAR\}"),
         ({"path": "deltasql://postgres/d/s/t?sslpassword=x"}, UriError, r"\$\{VAR\}"),
         ({}, UriError, "load"),
-        ({"versionasof": "x"}, DeltaError, "versionAsOf is a whole number"),
-        ({"timestampasof": "x"}, DeltaError, "timestampAsOf"),
+        ({"versionasof": "x"}, DeltaError, "versionAsOf must be a whole number"),
+        ({"timestampasof": "x"}, DeltaError, "timestamp 'x' isn't a time"),
         ({"where": "id % 2 = 0"}, PredicateError, "where"),
         ({"columns": "id, nope"}, SchemaMismatchError, "no column nope"),
         ({"storage.x": "${NOT_SET}"}, DeltaError, "NOT_SET isn't set"),

@@ -1,17 +1,14 @@
 """Streams of tables, from tables and to tables: each row once, whoever dies."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from lakes import Lake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles
 from pyspark.sql.types import StructType
@@ -19,10 +16,10 @@ from pyspark.sql.types import StructType
 import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import DeltaError
-from delkalakedb.spark.streaming import StreamReader
-from delkalakedb.uri import format_uri, parse_uri
-
-HERE = Path(__file__).parent
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.spark.stream import StreamReader
+from tests.support.lakes import Lake
+from tests.support.processes import program
 
 
 @pytest.fixture
@@ -153,7 +150,7 @@ def test_changed_schema_stops_the_query_until_it_is_started_again(uri: str) -> N
     more = pa.table({"x": [2], "y": ["new"]})
     dk.write_deltalake(uri, more, mode="append", schema_mode="merge")
 
-    with pytest.raises(DeltaError, match="version 1 changed the schema; start"):
+    with pytest.raises(DeltaError, match="version 1 changed the schema; restart"):
         list(stream.batches())
     stream.start()
     assert list(stream.batches()) == [[1, 2]]
@@ -217,8 +214,7 @@ def test_rows_are_there_once_after_the_driver_was_killed_between_two_commits(
     arguments = [uri, by_batch, by_sink, str(tmp_path / "checkpoints")]
 
     killed = subprocess.run(
-        [sys.executable, str(HERE / "stream_driver.py"), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        program("stream_driver", *arguments),
         start_new_session=True,
         timeout=240,
     )

@@ -19,10 +19,10 @@ from delkalakedb.errors import (
     TableNotFoundError,
     TransactionError,
 )
-from delkalakedb.spark.sink import BatchWriter
-from delkalakedb.spark.table import DeltaTable
-from delkalakedb.storage import open_store
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.spark.face.table import DeltaTable
+from delkalakedb.spark.writer.sink import BatchWriter
+from delkalakedb.storage.store import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -340,7 +340,7 @@ def test_tables_are_created_as_described(
     assert not DeltaTable.isDeltaTable(spark, f"{catalog}?table=none")
     with pytest.raises(ProtocolError, match="clusterBy"):
         DeltaTable.create(spark, uri).clusterBy("n")
-    with pytest.raises(DeltaError, match="which catalog"):
+    with pytest.raises(DeltaError, match="no catalog"):
         DeltaTable.create(spark).tableName("made")
     with pytest.raises(TableNotFoundError):
         DeltaTable.forUri(spark, f"{catalog}?table=none")

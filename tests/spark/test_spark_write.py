@@ -12,21 +12,16 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
-from test_mapped_and_vectors import make
+from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 import delkalakedb as dk
-import readers
 from delkalakedb import spark as dks
-from delkalakedb.errors import (
-    DeltaError,
-    SchemaMismatchError,
-    TableExistsError,
-)
-from delkalakedb.storage import open_store
-from delkalakedb.uri import format_uri, parse_uri
-from stores import Place
+from delkalakedb.errors import DeltaError, SchemaMismatchError, TableExistsError
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.storage.store import open_store
+from tests.support import readers
+from tests.support.mapped_tables import make
+from tests.support.servers.stores import Place
 
 ODD = """
     SELECT * FROM VALUES
@@ -343,7 +338,7 @@ def test_options_that_contradict_each_other_are_refused(
         ({"overwrite_schema": True}, "overwrite_schema needs mode='overwrite'"),
         (
             {"mode": "overwrite", "overwrite_schema": True, "replace_where": "true"},
-            "replace_where keeps rows",
+            "overwrite_schema can.t be used with replace_where",
         ),
     ):
         with pytest.raises(DeltaError, match=said):

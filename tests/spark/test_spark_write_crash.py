@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession
 
 import delkalakedb as dk
 from delkalakedb import spark as dks
-from stores import Place
-
-WORKER = Path(__file__).with_name("write_worker.py")
+from tests.support.processes import program
+from tests.support.servers.stores import Place
 
 
 def wait_for(mark: Path, worker: "subprocess.Popen[str]") -> None:
@@ -49,7 +48,7 @@ def test_a_failing_task_and_a_killed_driver_lose_and_double_nothing(
     uri = f"{catalog}?table=t"
     s3_uri = f"{catalog}?table=u&location={s3.location}"
     options = ",".join(f"{k}={v}" for k, v in s3.storage_options.items())
-    command = [sys.executable, str(WORKER), uri, s3_uri, options, str(tmp_path)]
+    command = program("write_worker", uri, s3_uri, options, str(tmp_path))
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     worker = subprocess.Popen(
         command,

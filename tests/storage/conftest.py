@@ -2,9 +2,9 @@ import shutil
 import uuid
 
 import pytest
-from logmaking import write_history
 
-from delkalakedb.storage import open_store
+from delkalakedb.storage.store import open_store
+from tests.support.logs import write_history
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,20 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from logmaking import (
+from hypothesis import given, settings, strategies as st
+
+from delkalakedb.errors import DeltaError, StorageError
+from delkalakedb.model.actions import (
+    Add,
+    DomainMetadata,
+    Remove,
+    Txn,
+    dv_id,
+    encode_commit,
+)
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import open_store
+from tests.support.logs import (
     COLUMNS,
     FORMS,
     LAST,
@@ -28,20 +39,6 @@ from logmaking import (
     write_v1,
     write_v2,
 )
-
-from delkalakedb.errors import (
-    DeltaError,
-    StorageError,
-)
-from delkalakedb.model.actions import (
-    Add,
-    DomainMetadata,
-    Remove,
-    Txn,
-    dv_id,
-)
-from delkalakedb.model.codec import encode_commit
-from delkalakedb.storage import FileTxnLogReader, open_store
 
 
 @pytest.mark.parametrize("form", FORMS)

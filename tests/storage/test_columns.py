@@ -4,9 +4,14 @@ import uuid
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from logmaking import (
+from hypothesis import given, settings, strategies as st
+
+from delkalakedb.catalog.load.log_rows import adds_of
+from delkalakedb.errors import DeltaError
+from delkalakedb.model.actions import Add, action_to_dict, dv_id
+from delkalakedb.storage.log.checkpoint import Part, read_checkpoint, read_files
+from delkalakedb.storage.store import Store, open_store
+from tests.support.logs import (
     COLUMNS,
     FORMS,
     PROTOCOL,
@@ -19,14 +24,6 @@ from logmaking import (
     plain,
     remove,
 )
-
-from delkalakedb.catalog.base import adds_of
-from delkalakedb.errors import DeltaError
-from delkalakedb.model.actions import Add, dv_id
-from delkalakedb.model.codec import action_to_dict
-from delkalakedb.storage import Store, open_store
-from delkalakedb.storage.checkpoint import read_checkpoint
-from delkalakedb.storage.columns import Part, read_files
 
 KINDS = frozenset({"add", "remove"})
 PATH = log_path(0, "checkpoint.parquet")

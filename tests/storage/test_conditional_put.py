@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from http_proxy import Answer, Proxy, pass_on, proxy
 
 from delkalakedb.errors import StorageError
-from delkalakedb.storage import Store, open_store
-from stores import Place
+from delkalakedb.storage.store import Store, open_store
+from tests.support.servers.http_proxy import Answer, Proxy, pass_on, proxy
+from tests.support.servers.stores import Place
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 import uuid
 
 import pytest
-from faults import FaultStore
 
 from delkalakedb.errors import StorageError
-from delkalakedb.storage import open_store
+from delkalakedb.storage.store import open_store
+from tests.support.faults import FaultStore
 
 
 @pytest.fixture

@@ -3,7 +3,18 @@ from datetime import UTC, datetime
 
 import pytest
 from deltalake import DeltaTable
-from logmaking import (
+
+from delkalakedb.errors import (
+    CodecError,
+    DeltaError,
+    ProtocolError,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
+from delkalakedb.model.actions import CommitInfo, Protocol
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import open_store
+from tests.support.logs import (
     LAST,
     PROTOCOL,
     add,
@@ -16,19 +27,6 @@ from logmaking import (
     write_log,
     write_v1,
 )
-
-from delkalakedb.errors import (
-    CodecError,
-    DeltaError,
-    ProtocolError,
-    TableNotFoundError,
-    VersionNotFoundError,
-)
-from delkalakedb.model.actions import (
-    CommitInfo,
-    Protocol,
-)
-from delkalakedb.storage import FileTxnLogReader, open_store
 
 
 @pytest.mark.parametrize("version", range(LAST + 1))

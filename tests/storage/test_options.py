@@ -5,11 +5,10 @@ from datetime import timedelta
 
 import pytest
 from deltalake import DeltaTable
-from http_proxy import proxy
 
 from delkalakedb.errors import StorageError
-from delkalakedb.storage import open_store
-from delkalakedb.storage.options import Options, is_secret, parse_options
+from delkalakedb.storage.store import Options, is_secret, open_store, parse_options
+from tests.support.servers.http_proxy import proxy
 
 S3 = {
     "AWS_ACCESS_KEY_ID": "key-hidden",

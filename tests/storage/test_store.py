@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from delkalakedb.errors import StorageError
-from delkalakedb.storage import ObjectNotFoundError, canonical_location, open_store
+from delkalakedb.storage.location import canonical_location
+from delkalakedb.storage.store import ObjectNotFoundError, open_store
 
 ODD = [
     "a b/x%20y=é.json",

@@ -12,13 +12,14 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 import delkalakedb as dk
-from delkalakedb import commits
-from delkalakedb.mirror.publish import publish
+from delkalakedb.mirror.publisher.publication import publish
 from delkalakedb.model.actions import Add, Format, Metadata, Protocol
-from delkalakedb.model.txnlog import Reads, Staged
-from delkalakedb.storage import FileTxnLogReader, open_store
-from delkalakedb.storage.segment import commit_path
-from stores import Place
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.paths import commit_path
+from delkalakedb.storage.log.file_log import FileTxnLogReader
+from delkalakedb.storage.store import open_store
+from delkalakedb.write import committer as commits
+from tests.support.servers.stores import Place
 
 WRITERS = 8
 ROUNDS = 6

@@ -5,7 +5,7 @@ import pytest
 
 import delkalakedb as dk
 from delkalakedb.errors import ProtocolError
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
 
 TIMESTAMPS = {"delta.enableInCommitTimestamps": "true"}
 ROW_IDS = {"delta.enableRowTracking": "true"}

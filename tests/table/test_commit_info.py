@@ -12,7 +12,7 @@ from deltalake import CommitProperties
 
 import delkalakedb as dk
 from delkalakedb.errors import CommitPropertiesError
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
 
 ROWS = pa.table({"id": [1, 2]})
 RESERVED: dict[str, Any] = {

@@ -12,10 +12,10 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 from deltalake.table import TableFeatures
 from deltalake.transaction import AddAction
-from twins import Twins, rows
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError
+from tests.support.twins import Twins, rows
 
 DATA = pa.table({"id": [1, 2, 3, 4], "city": ["a b", "a b", "c", "c"]})
 SOURCE = pa.table({"id": [2, 3, 9], "city": ["x", "c", "new"]})

@@ -11,7 +11,10 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
-from dml_workers import (
+
+import delkalakedb as dk
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.dml_workers import (
     IN_PLACE,
     IN_WORKSPACE,
     RATIFIED,
@@ -21,7 +24,7 @@ from dml_workers import (
     transact,
     visiting,
 )
-from operations import (
+from tests.support.operations import (
     BASE,
     State,
     after,
@@ -31,10 +34,7 @@ from operations import (
     make_table,
     state_of,
 )
-from workers import CHILDREN
-
-import delkalakedb as dk
-from delkalakedb.uri import format_uri, parse_uri
+from tests.support.processes import CHILDREN
 
 NAMES = [
     "append",

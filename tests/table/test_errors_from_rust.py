@@ -14,7 +14,6 @@ import deltalake
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from operations import folder_of
 
 import delkalakedb as dk
 from delkalakedb.errors import (
@@ -24,8 +23,9 @@ from delkalakedb.errors import (
     SchemaMismatchError,
     StorageError,
 )
-from delkalakedb.uri import format_uri, parse_uri
-from delkalakedb.workspace.failures import explained
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.write.engines.deltars.process import explained
+from tests.support.operations import folder_of
 
 NOBODY = 65534
 
@@ -284,7 +284,7 @@ def test_partition_on_another_disk_is_written(
 
     uri = format_uri(parse_uri(catalog_uri).with_table("t"))
     dk.write_deltalake(uri, pa.table({"id": [1], "p": ["a"]}), partition_by="p")
-    monkeypatch.setattr("delkalakedb.workspace.files.os.rename", rename)
+    monkeypatch.setattr("delkalakedb.write.files.os.rename", rename)
 
     dk.DeltaTable(uri).update({"id": "id + 1"})
 

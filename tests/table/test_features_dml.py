@@ -9,17 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from actions import domain
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from deltalake.table import TableFeatures
-from lakes import Lake
-from twins import Twins
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError, ProtocolError
-from delkalakedb.mirror.fence import fence
+from delkalakedb.mirror.fences import fence
 from delkalakedb.model.actions import Add, CommitInfo, DomainMetadata, known
+from tests.support.actions import domain
+from tests.support.lakes import Lake
+from tests.support.twins import Twins
 
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("twice", pa.int64())])
 Row = tuple[int, str, int]
@@ -188,7 +188,7 @@ def make(feature: Feature, folder: Path) -> tuple[dk.DeltaTable, Lake]:
         configuration=feature.configuration,
     )
     if feature.fenced:
-        fence(lake.catalog, lake.name)
+        fence(lake.catalog, table=lake.name)
     for rows in (FIRST, BASE - FIRST):
         lake.commit(lake.file(data(*sorted(rows)).to_pydict()))
     lake.publish()

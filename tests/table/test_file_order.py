@@ -2,10 +2,9 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from delkalakedb.table import files
+from delkalakedb.catalog import file_list as files
 
 commits = st.lists(st.integers(1, 40), max_size=8)
 

@@ -13,8 +13,8 @@ import pytest
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError, TableExistsError
-from delkalakedb.table import write
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.write import committer
 
 CHILDREN = multiprocessing.get_context("spawn")
 shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
@@ -71,14 +71,14 @@ def create_in_catalog(uri: str, i: int) -> None:
 
 def expect(barrier: Barrier) -> None:
     """Have each new table wait until another one's files are written as well."""
-    run_new = write.run_new
+    commit = committer.commit
 
-    def both_written(*arguments: Any) -> Any:
-        made = run_new(*arguments)
-        barrier.wait(60)
-        return made
+    def both_written(catalog: Any, *staged: Any, **options: Any) -> Any:
+        if any(new.location is not None for new in staged):
+            barrier.wait(60)
+        return commit(catalog, *staged, **options)
 
-    write.run_new = both_written
+    committer.commit = both_written
 
 
 def attempt(job: Job, uri: str, i: int) -> DeltaError | None:
@@ -104,10 +104,10 @@ def race() -> Iterator[Race]:
 
 
 @pytest.fixture
-def uri(catalog_uri: str) -> str:
+def uri(new_catalog_uri: str) -> str:
     """A table that isn't there yet, in a catalog that is."""
-    dk.connect(catalog_uri).close()
-    return format_uri(parse_uri(catalog_uri).with_table("t"))
+    dk.connect(new_catalog_uri).close()
+    return format_uri(parse_uri(new_catalog_uri).with_table("t"))
 
 
 def ids(uri: str) -> list[int]:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from workers import run_python
 
-import stores
+from tests.support.processes import run_python
+from tests.support.servers import stores
 
 SCRIPT = """
 import os, signal, sys

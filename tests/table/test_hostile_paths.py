@@ -10,9 +10,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from actions import DV, attempt, schema
-from calling import Cli
-from hostile import (
+
+import delkalakedb as dk
+from delkalakedb.deltalake.create import create_table_with_add_actions
+from delkalakedb.errors import DeltaError, ProtocolError
+from delkalakedb.model.actions import Remove
+from delkalakedb.storage.store import open_store
+from tests.support.actions import DV, attempt, schema
+from tests.support.cli import Cli
+from tests.support.hostile_tables import (
     ABSOLUTE,
     FEATURE,
     IMPOSSIBLE,
@@ -25,14 +31,8 @@ from hostile import (
     tombstone,
     tree,
 )
-from s3_tables import sqlite
-
-import delkalakedb as dk
-from delkalakedb.errors import DeltaError, ProtocolError
-from delkalakedb.model.actions import Remove
-from delkalakedb.storage import open_store
-from delkalakedb.table.create import create_table_with_add_actions
-from stores import Place
+from tests.support.s3_tables import sqlite
+from tests.support.servers.stores import Place
 
 ANY_AGE: dict[str, Any] = {"retention_hours": 0, "enforce_retention_duration": False}
 ALL = {**ANY_AGE, "dry_run": False, "full": True}
@@ -47,7 +47,7 @@ def table(tmp_path: Path) -> HostileTable:
 @pytest.fixture
 def lax(monkeypatch: pytest.MonkeyPatch) -> None:
     """Catalogs as they came to be before paths were checked at the door."""
-    for door in ("migrate.loading", "catalog.adopt"):
+    for door in ("migrate.loader", "catalog.load.adoption"):
         monkeypatch.setattr(f"delkalakedb.{door}.check_inside", lambda *a, **k: None)
 
 

@@ -12,17 +12,14 @@ import pyarrow.dataset as ds
 import pytest
 from datafusion import SessionContext
 from deltalake import DeltaTable, write_deltalake
-from lakes import Lake
 
 import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.errors import DeltaError, ProtocolError
-from delkalakedb.table.select import select
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.query.selection import select
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.mapped_tables import FIRST, SCHEMA, Rows, make
 
-SCHEMA = pa.schema([("id", pa.int64()), ("City Name", pa.string())])
-Rows = set[tuple[int, str]]
-FIRST: Rows = {(1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "b")}
 NEW = pa.table({"id": [9, 4], "City Name": ["z", "b"]}, SCHEMA)
 KINDS = ("name", "id", "vectors", "name vectors", "id partitions vectors")
 
@@ -32,39 +29,6 @@ def local(tmp_path: Path) -> Iterator[Catalog]:
     """A catalog on one engine, for what no engine has a part in."""
     with dk.connect(f"deltasql://sqlite/{tmp_path}/meta.db") as catalog:
         yield catalog
-
-
-def make(kind: str, catalog: Catalog, folder: Path) -> tuple[dk.DeltaTable, Rows]:
-    """A table as Spark makes it, of two files, and its rows."""
-    lake, mode = Lake(catalog, folder), kind.split(" ")[0]
-    features, configuration = [], {}
-    if mode in ("name", "id"):
-        lake.map_columns(**{"id": "col-1", "City Name": "col-2"})
-        features.append("columnMapping")
-        configuration["delta.columnMapping.mode"] = mode
-        configuration["delta.columnMapping.maxColumnId"] = "2"
-    if "vectors" in kind:
-        features.append("deletionVectors")
-        configuration["delta.enableDeletionVectors"] = "true"
-    partitions = ["City Name"] if "partitions" in kind else []
-    lake.create(
-        SCHEMA, partitions=partitions, features=features, configuration=configuration
-    )
-    files = [
-        lake.file(
-            {"id": ids, "City Name": [city] * len(ids)},
-            **({"City Name": city} if partitions else {}),
-        )
-        for ids, city in (([1, 2, 3], "a"), ([4, 5], "b"))
-    ]
-    lake.commit(*files)
-    rows = set(FIRST)
-    if "vectors" in kind:
-        lake.commit(*lake.without(files[0], 1))
-        rows.remove((2, "a"))
-    lake.publish()
-    uri = parse_uri(format_uri(catalog.uri)).with_table(lake.name)
-    return dk.DeltaTable(format_uri(uri)), rows
 
 
 def read(data: Any) -> Rows:
@@ -126,7 +90,7 @@ def test_plain_deltalake_reads_them_when_it_is_registered(
     kind: str, catalog: Catalog, tmp_path: Path
 ) -> None:
     ours, rows = make(kind, catalog, tmp_path)
-    uri = format_uri(parse_uri(format_uri(catalog.uri)).with_table(ours._table._name))
+    uri = format_uri(parse_uri(format_uri(catalog.uri)).with_table(ours._table.name))
     dk.register()
     try:
         table = deltalake.DeltaTable(uri)

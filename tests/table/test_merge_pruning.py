@@ -8,14 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from twins import Twins
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import delkalakedb as dk
 from delkalakedb.errors import CommitFailedError
-from delkalakedb.model.merge_keys import parse_merge
-from delkalakedb.model.schema import parse_schema
+from delkalakedb.model.predicate.merge_condition import parse_merge
+from delkalakedb.model.schema.schema import parse_schema
+from tests.support.twins import Twins
 
 NAMES = {"source_alias": "s", "target_alias": "t"}
 FILES = 4

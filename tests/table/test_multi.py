@@ -6,7 +6,6 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
-from workers import run_python
 
 import delkalakedb as dk
 from delkalakedb.errors import (
@@ -18,7 +17,8 @@ from delkalakedb.errors import (
     TransactionError,
     VersionNotFoundError,
 )
-from delkalakedb.uri import parse_uri
+from delkalakedb.settings.uri import parse_uri
+from tests.support.processes import run_python
 
 
 @pytest.fixture

@@ -9,10 +9,8 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from actions import create, metadata, protocol
 
 import delkalakedb as dk
-from delkalakedb.commits import commit
 from delkalakedb.errors import (
     DeltaError,
     DeltalakeDBError,
@@ -20,8 +18,10 @@ from delkalakedb.errors import (
     TransactionError,
     UriError,
 )
-from delkalakedb.model.txnlog import Staged
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.model.log import Staged
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.write.committer import commit
+from tests.support.actions import create, metadata, protocol
 
 ROWS = pa.table({"x": [1]})
 SECRET = "hunter2"

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 import delkalakedb as dk
-from delkalakedb.table.opened import open_catalog
-from delkalakedb.uri import parse_uri
+from delkalakedb.catalog.catalog import open_catalog
+from delkalakedb.settings.uri import parse_uri
 
 pytestmark = pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
 

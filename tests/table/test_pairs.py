@@ -10,11 +10,11 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import combinations_with_replacement, permutations, product
 
 import pytest
-from operations import OPERATIONS, after, begun, check_table, make_table
-from workers import CHILDREN
 
 from delkalakedb.errors import CommitFailedError
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.operations import OPERATIONS, after, begun, check_table, make_table
+from tests.support.processes import CHILDREN
 
 Pair = tuple[str, str]
 RACES: list[Pair] = [*combinations_with_replacement(OPERATIONS, 2)]

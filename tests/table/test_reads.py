@@ -11,11 +11,11 @@ import deltalake
 import numpy as np
 import pyarrow as pa
 import pytest
-from workers import run_python
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.processes import run_python
 
 ODD = "x y%z/ü:1"
 FILTERS: list[Any] = [
@@ -57,10 +57,10 @@ def test_table_by_path_has_no_catalog(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
-def test_asking_for_a_table_makes_no_database(catalog_uri: str) -> None:
-    file = Path(parse_uri(catalog_uri).database)
+def test_asking_for_a_table_makes_no_database(new_catalog_uri: str) -> None:
+    file = Path(parse_uri(new_catalog_uri).database)
 
-    assert not dk.DeltaTable.is_deltatable(f"{catalog_uri}?table=t")
+    assert not dk.DeltaTable.is_deltatable(f"{new_catalog_uri}?table=t")
     assert not file.exists()
 
 

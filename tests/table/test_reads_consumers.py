@@ -10,11 +10,11 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
-from lakes import Lake
 
 import delkalakedb as dk
 from delkalakedb import Catalog
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.lakes import Lake
 
 ROWS = pa.table(
     {"n": [1, 2, 3, 4], "p": ["x y%/ü", None, "b", "b"], "f": [0.5, None, 2.0, 3.0]}

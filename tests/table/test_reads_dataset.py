@@ -12,14 +12,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import delkalakedb as dk
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import Add, Format, Metadata, Protocol
-from delkalakedb.model.txnlog import Staged
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.model.log import Staged
+from delkalakedb.settings.uri import format_uri, parse_uri
 
 F = ds.field
 MORNING = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 import delkalakedb as dk
 from delkalakedb.errors import CatalogError, CatalogUnavailableError
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
 
 NOBODY = 65534
 

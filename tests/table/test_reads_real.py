@@ -7,12 +7,12 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from lakes import Lake
 
 import delkalakedb as dk
 from delkalakedb import Catalog
-from delkalakedb.mirror.fence import fence
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.mirror.fences import fence
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.lakes import Lake
 
 NUMBERS = pa.schema({"n": pa.int64(), "p": pa.string()})
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -49,7 +49,7 @@ def test_every_version_is_scanned_and_queried(lake: Lake, fenced: bool) -> None:
         lake.file({"n": [1, 2], "p": ["a b", "a b"]}, "p=a b/x.parquet", p="a b")
     )
     if fenced:
-        fence(lake.catalog, lake.name)
+        fence(lake.catalog, table=lake.name)
     lake.commit(lake.file({"n": [3], "p": [None]}, p=None))
     lake.publish()
     before = everything(lake)
@@ -92,7 +92,7 @@ def test_deleted_rows_are_left_out_and_named_by_their_files(
     lake.commit(file, lake.file({"n": [4], "p": ["d"]}))
     lake.commit(*lake.without(file, 1))
     if fenced:
-        fence(lake.catalog, lake.name)
+        fence(lake.catalog, table=lake.name)
     table = opened(lake)
     assert rows(table.scan()) == query(table) == rows(lake.rows(lake.version))
     (vector,) = pa.table(table.deletion_vectors()).to_pylist()
@@ -108,7 +108,7 @@ def test_changes_are_read_over_a_range_of_versions(lake: Lake, fenced: bool) -> 
     for n in range(3):
         lake.commit(lake.file({"n": [n], "p": ["a"]}))
     if fenced:
-        fence(lake.catalog, lake.name)
+        fence(lake.catalog, table=lake.name)
         lake.commit(lake.file({"n": [3], "p": ["a"]}))
     lake.publish()
     table = opened(lake)
@@ -130,7 +130,7 @@ def test_own_log_of_a_fenced_table_lasts_as_long_as_its_reader(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     lake.create(NUMBERS)
     lake.commit(*(lake.file({"n": [n], "p": ["a"]}) for n in range(3)))
-    fence(lake.catalog, lake.name)
+    fence(lake.catalog, table=lake.name)
     readers = [
         opened(lake).scan(),
         dk.QueryBuilder().register("t", opened(lake)).execute("SELECT n FROM t"),

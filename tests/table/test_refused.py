@@ -10,11 +10,10 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties
-from deltalake import Transaction as AppTransaction
+from deltalake import CommitProperties, Transaction as AppTransaction
 
 import delkalakedb as dk
-from delkalakedb.catalog.ratify import SqlTxnLogWriter
+from delkalakedb.catalog.commit.ratify import SqlTxnLogWriter
 from delkalakedb.errors import (
     CatalogError,
     CommitFailedError,
@@ -22,9 +21,9 @@ from delkalakedb.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from delkalakedb.storage import open_store
-from delkalakedb.uri import format_uri, parse_uri
-from stores import KEY, SECRET, Place
+from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.storage.store import open_store
+from tests.support.servers.stores import KEY, SECRET, Place
 
 ROWS = pa.table({"id": [1, 2]})
 # Too many for an append by Arrow: delta-rs writes them in a workspace.

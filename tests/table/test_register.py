@@ -21,10 +21,10 @@ from deltalake.transaction import create_table_with_add_actions
 from deltalake.writer import convert_to, writer
 
 import delkalakedb as dk
+from delkalakedb.deltalake import check_deltalake
+from delkalakedb.deltalake.registration import register, unregister
 from delkalakedb.errors import CatalogUnavailableError
-from delkalakedb.table.compat import check_deltalake
-from delkalakedb.table.registration import register, unregister
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
 
 ROWS = pa.table({"id": [1, 2], "p": ["a", "b"]})
 REPLACED: tuple[tuple[object, str], ...] = (

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 import delkalakedb as dk
-from delkalakedb.catalog import migrations
-from delkalakedb.catalog.statements import load_migrations
-from delkalakedb.catalog.upgrading import upgrade_catalog
-from delkalakedb.config import load_settings
+from delkalakedb.catalog.admin.backup import upgrade_catalog
+from delkalakedb.catalog.engine import migrations
+from delkalakedb.catalog.engine.statements import load_migrations
+from delkalakedb.doctor import examine
 from delkalakedb.errors import CatalogPermissionError
-from delkalakedb.table.doctor import examine
-from delkalakedb.uri import parse_uri
-from postgres import Server
+from delkalakedb.settings.configuration import load_settings
+from delkalakedb.settings.uri import parse_uri
+from tests.support.servers.postgres import Server
 
 PAGE = Path(__file__).parents[2] / "docs" / "postgres.md"
 ROLES = ("reader", "writer", "reconciler", "upgrader")

@@ -12,7 +12,12 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from s3_tables import (
+
+import delkalakedb as dk
+from delkalakedb.deltalake.registration import register, unregister
+from delkalakedb.errors import DeltaError, StorageError, TableNotFoundError
+from delkalakedb.storage.store import open_store
+from tests.support.s3_tables import (
     ANY_AGE,
     DATA,
     S3Twins,
@@ -25,12 +30,7 @@ from s3_tables import (
     texts,
     watched,
 )
-
-import delkalakedb as dk
-from delkalakedb.errors import DeltaError, StorageError, TableNotFoundError
-from delkalakedb.storage import open_store
-from delkalakedb.table.registration import register, unregister
-from stores import KEY, SECRET, Place
+from tests.support.servers.stores import KEY, SECRET, Place
 
 
 @pytest.fixture

@@ -14,7 +14,12 @@ import pytest
 from deltalake import Field, QueryBuilder
 from deltalake.schema import PrimitiveType
 from deltalake.table import TableFeatures
-from s3_tables import (
+
+import delkalakedb as dk
+from delkalakedb.errors import DeltaError
+from delkalakedb.settings.uri import parse_uri
+from delkalakedb.storage.store import open_store
+from tests.support.s3_tables import (
     ANY_AGE,
     DATA,
     MORE,
@@ -25,13 +30,8 @@ from s3_tables import (
     sqlite,
     texts,
 )
-from twins import rows
-
-import delkalakedb as dk
-from delkalakedb.errors import DeltaError
-from delkalakedb.storage import open_store
-from delkalakedb.uri import parse_uri
-from stores import Place
+from tests.support.servers.stores import Place
+from tests.support.twins import rows
 
 CHANGES = {"delta.enableChangeDataFeed": "true"}
 

@@ -11,11 +11,10 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from twins import Twins, rows
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import delkalakedb as dk
+from tests.support.twins import Twins, rows
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("value", pa.float64())])
 PARTS = ["a", "a b", "x=1/%", "%20", "ü:*?'", "", None]

@@ -16,14 +16,13 @@ import pytest
 from deltalake import CommitProperties, Field
 from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from twins import Twins, rows
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 import delkalakedb as dk
-from delkalakedb.catalog.ratify import CLIENT
+from delkalakedb.catalog.engine.backend import CLIENT
 from delkalakedb.errors import CommitFailedError
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.twins import Twins, rows
 
 EPOCH = datetime(1970, 1, 1)
 TYPES: dict[pa.DataType, st.SearchStrategy[Any]] = {

@@ -11,7 +11,7 @@ from deltalake import CommitProperties, TableFeatures, Transaction
 
 import delkalakedb as dk
 from delkalakedb.errors import CommitFailedError
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
 
 ROWS = pa.table({"id": [1, 2]})
 

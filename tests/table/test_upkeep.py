@@ -7,13 +7,13 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
-from actions import DV
-from lakes import Lake
-from twins import Twins, rows
 
 import delkalakedb as dk
+from delkalakedb.deltalake.raw.raw_table import SqlRawTable
 from delkalakedb.errors import DeltaError, VersionNotFoundError
-from delkalakedb.table.raw import SqlRawTable
+from tests.support.actions import DV
+from tests.support.lakes import Lake
+from tests.support.twins import Twins, rows
 
 
 @pytest.fixture

@@ -6,23 +6,22 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from actions import DV
 from deltalake import CommitProperties, Field, Transaction
 from deltalake.schema import PrimitiveType
 from deltalake.table import TableFeatures
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from lakes import Lake
-from twins import Twins, rows
+from hypothesis import given, settings, strategies as st
 
 import delkalakedb as dk
+from delkalakedb.deltalake.raw.raw_table import SqlRawTable
 from delkalakedb.errors import (
     CommitFailedError,
     DeltaError,
     ProtocolError,
     VersionNotFoundError,
 )
-from delkalakedb.table.raw import SqlRawTable
+from tests.support.actions import DV
+from tests.support.lakes import Lake
+from tests.support.twins import Twins, rows
 
 DATA = pa.table({"id": [1, 2, 3, 4], "city": ["a b", "a b", "c", "c"]})
 

@@ -9,18 +9,18 @@ from urllib.parse import quote
 import deltalake
 import pyarrow as pa
 import pytest
-from actions import DV, cdc, remove
 from deltalake import CommitProperties
-from lakes import Lake
-from twins import Twins, rows
 
 import delkalakedb as dk
+from delkalakedb.deltalake.raw.raw_table import SqlRawTable
+from delkalakedb.deltalake.vacuum import Vacuum
 from delkalakedb.errors import DeltaError, VersionNotFoundError
 from delkalakedb.model.actions import Add
-from delkalakedb.storage import open_store
-from delkalakedb.table.raw import SqlRawTable
-from delkalakedb.table.vacuum import Vacuum
-from stores import Place
+from delkalakedb.storage.store import open_store
+from tests.support.actions import DV, cdc, remove
+from tests.support.lakes import Lake
+from tests.support.servers.stores import Place
+from tests.support.twins import Twins, rows
 
 ANY_AGE = {"retention_hours": 0, "enforce_retention_duration": False}
 
@@ -167,7 +167,7 @@ def test_file_that_came_back_since_the_plan_stays(
 ) -> None:
     raw = table._table
     store = open_store(table.table_uri)
-    vacuum = Vacuum(raw._catalog, raw._log, store, 0, full, ())
+    vacuum = Vacuum(raw.catalog, raw.log, store, 0, full, ())
     back = dk.DeltaTable(table.catalog_uri, version=0).file_uris()
     plan = vacuum.plan()
 

@@ -11,7 +11,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, WriterProperties
-from twins import Twins, rows
 
 import delkalakedb as dk
 from delkalakedb.errors import (
@@ -21,7 +20,8 @@ from delkalakedb.errors import (
     TableExistsError,
     UriError,
 )
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.twins import Twins, rows
 
 FIRST = pa.table({"id": [1, 2, 3], "city": ["Oslo", "Rome", "Rome"]})
 MORE = pa.table({"id": [4], "city": ["Kyiv"]})

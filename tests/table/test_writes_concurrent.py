@@ -13,12 +13,12 @@ import deltalake
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties
-from twins import rows
 
 import delkalakedb as dk
-from delkalakedb.catalog.retention import expire_versions
+from delkalakedb.catalog.read.retention import expire_versions
 from delkalakedb.errors import CommitFailedError
-from delkalakedb.uri import format_uri, parse_uri
+from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.twins import rows
 
 CHILDREN = multiprocessing.get_context("spawn")
 COUNT = 12
@@ -172,7 +172,7 @@ def test_changed_schema_is_for_the_caller_to_look_at(uri: str) -> None:
 
 def die_while_deleting(uri: str) -> None:
     """Delete, and be killed once delta-rs has written into the workspace."""
-    from delkalakedb.workspace import runner
+    from delkalakedb.write.engines.deltars import workspace as runner
 
     def kill(*arguments: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

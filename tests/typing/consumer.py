@@ -3,17 +3,23 @@
 from typing import assert_type
 
 import delkalakedb as dk
-from delkalakedb.config import (
+from delkalakedb.errors import CatalogUnavailableError, DeltalakeDBError, UriError
+from delkalakedb.settings.configuration import load_settings
+from delkalakedb.settings.keys import (
     MirrorSettings,
     PoolSettings,
     Settings,
     SettingsDict,
     SqlSettings,
-    load_settings,
 )
-from delkalakedb.errors import CatalogUnavailableError, DeltalakeDBError, UriError
+from delkalakedb.settings.uri import (
+    Uri,
+    format_uri,
+    is_deltasql,
+    parse_uri,
+    require_table,
+)
 from delkalakedb.telemetry import JsonFormatter, log_event
-from delkalakedb.uri import Uri, format_uri, is_deltasql, parse_uri, require_table
 
 __all__ = ["JsonFormatter", "audit", "describe", "log_event", "settle", "table_of"]
 

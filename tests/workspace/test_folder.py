@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from delkalakedb.errors import StorageError
-from delkalakedb.workspace.files import table_files
-from delkalakedb.workspace.folder import private_folder
+from delkalakedb.write.files import private_folder, table_files
 
 
 def test_folder_is_gone_after_success_and_failure(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.errors import DeltaError, ProtocolError
 from delkalakedb.model.actions import Add, Metadata, Protocol
-from delkalakedb.model.predicate import Anything, parse_predicate
-from delkalakedb.model.schema import parse_schema
-from delkalakedb.model.txnlog import Reads, Staged
-from delkalakedb.workspace import Operation, run
-from stores import Place
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.predicate.predicate import Anything, parse_predicate
+from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.write.engines.deltars.workspace import DeltaRs
+from delkalakedb.write.operation import Operation, Target
+from tests.support.servers.stores import Place
 
 
 @pytest.fixture
@@ -31,10 +32,10 @@ def uri(tmp_path: Path) -> str:
 
 def seen(catalog: Catalog, **options: Any) -> int:
     """How many files an operation gets to see."""
-    look = Operation("look", lambda raw: len(raw.file_uris()), **options)
-    captured = run(catalog.snapshot("t"), look)
-    assert not captured.commits
-    return captured.result
+    look = Operation("look", DeltaRs(lambda raw: len(raw.file_uris())), **options)
+    staging = look.stage(Target.at(catalog.snapshot("t")))
+    assert not staging.commits
+    return staging.result
 
 
 def test_only_candidates_are_in_the_workspace(uri: str) -> None:
@@ -122,10 +123,9 @@ def test_many_appends_with_changes_in_between_each_add_their_own_file(
 
 def test_version_in_the_workspace_is_the_one_that_was_read(uri: str) -> None:
     with dk.connect(uri) as catalog:
-        version = run(
-            catalog.snapshot("t"), Operation("look", lambda raw: raw.version())
-        )
-    assert version.result == 2
+        look = Operation("look", DeltaRs(lambda raw: raw.version()))
+        staging = look.stage(Target.at(catalog.snapshot("t")))
+    assert staging.result == 2
 
 
 def test_feature_that_delta_rs_can_not_honour_is_refused_by_name(uri: str) -> None:
@@ -172,15 +172,13 @@ def test_file_outside_of_the_location_is_not_rewritten(uri: str) -> None:
 
 
 def test_create_names_the_location_of_the_table(tmp_path: Path) -> None:
-    from delkalakedb.table.write import make_table
-    from delkalakedb.uri import parse_uri
+    from delkalakedb.write.committer import make_table
 
     uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t"
-    schema = pa.schema([("id", pa.int64())])
-    create = Operation[None](
-        "create", lambda folder: _create(folder, deltalake.Schema.from_arrow(schema))
-    )
-    make_table(parse_uri(uri), create)
+    schema = deltalake.Schema.from_arrow(pa.schema([("id", pa.int64())]))
+    create = DeltaRs(lambda folder: _create(folder, schema))
+    with dk.connect(uri) as catalog:
+        make_table(catalog, "t", None, Operation("create", create))
     table = dk.DeltaTable(uri)
     parameters = table.history()[0]["operationParameters"]
     assert parameters["location"] == table.table_uri.rstrip("/")

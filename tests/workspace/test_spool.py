@@ -6,7 +6,8 @@ from contextlib import closing
 import pyarrow as pa
 import pytest
 
-from delkalakedb.workspace import Spool, spool
+from delkalakedb.write import files as spool
+from delkalakedb.write.files import Spool
 
 BATCHES = [pa.record_batch({"x": [i, i + 1]}) for i in range(4)]
 

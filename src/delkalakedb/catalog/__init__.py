@@ -1,5 +1,27 @@
 """The catalog: SQL as the source of truth."""
 
-from delkalakedb.catalog.catalog import Catalog, Snapshot, connect
+from typing import TYPE_CHECKING
 
-__all__ = ["Catalog", "Snapshot", "connect"]
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.catalog.catalog import *
+    from delkalakedb.catalog.file_list import *
+    from delkalakedb.catalog.pending_snapshot import *
+    from delkalakedb.catalog.snapshot import *
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "catalog": (
+                "Catalog CatalogOrUri connect open_catalog uri_of using_catalog "
+                "using_table"
+            ),
+            "file_list": (
+                "Files has_odd_paths has_vectors load_files "
+                "local_folder may_have_vectors resolve_readable"
+            ),
+            "pending_snapshot": "PendingSnapshot new_table",
+            "snapshot": "Snapshot",
+        },
+    )

@@ -1,5 +1,15 @@
 """The `deltasql` command."""
 
-from delkalakedb.cli.main import main
+from typing import TYPE_CHECKING
 
-__all__ = ["main"]
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.cli.commands import main as main
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "commands": "main",
+        },
+    )

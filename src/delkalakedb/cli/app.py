@@ -1,30 +1,88 @@
-"""What every command shares: the catalog, the output, questions, progress.
-
-Only click is imported at the top of the modules here, so that `--help` is quick.
-"""
+"""The parts that all commands share: the catalog, questions, progress, failures."""
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from delkalakedb.cli.failures import FOUND, INTERRUPTED, failure
-from delkalakedb.cli.output import FORMATS, Output
-from delkalakedb.cli.progress import Advance, progress
+from delkalakedb.cli.output import FORMATS, Output, plain
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog, DeltaTable
-    from delkalakedb.config import Settings
+    from delkalakedb.settings import Settings, Uri
     from delkalakedb.telemetry import PublishWarning
-    from delkalakedb.uri import Uri
 
-__all__ = ["App", "Group", "Root", "command", "pass_app"]
+__all__ = [
+    "CONFLICT",
+    "FAILED",
+    "FOUND",
+    "INTERRUPTED",
+    "UNREACHABLE",
+    "Advance",
+    "App",
+    "Group",
+    "Root",
+    "command",
+    "failure",
+    "pass_app",
+]
 
-_FOR_CLICK = (click.ClickException, BrokenPipeError)
+
+# called with what is done and the total, or None where the total isn't known
+Advance = Callable[[int, int | None], None]
+
+# exit codes, as docs/cli.md lists them
+FOUND = 1
+USAGE = 2
+UNREACHABLE = 3
+CONFLICT = 4
+FAILED = 5
+INTERRUPTED = 130
+
+
+def failure(*errors: Exception, debug: bool) -> click.ClickException:
+    """Return the exception by which click shows `errors`, with credentials redacted.
+
+    The first error decides the exit code.
+    """
+    from delkalakedb.settings import redact
+
+    kind = type("Failure", (click.ClickException,), {"exit_code": _code(errors[0])})
+    text = "\n".join(_text(error, debug=debug) for error in errors)
+    shown: click.ClickException = kind(redact(text))
+    return shown
+
+
+def _text(error: Exception, *, debug: bool) -> str:
+    from delkalakedb.errors import DeltalakeDBError
+
+    if debug:
+        return "".join(traceback.format_exception(error))
+    if isinstance(error, DeltalakeDBError):
+        return str(error)
+    return f"{type(error).__name__}: {error} (--debug shows where)"
+
+
+def _code(error: Exception) -> int:
+    from delkalakedb import errors
+
+    wrong = (
+        errors.UriError | errors.ConfigError | errors.PredicateError | errors.QueryError
+    )
+    if isinstance(error, wrong):
+        return USAGE
+    if isinstance(error, errors.CatalogUnavailableError) or (
+        isinstance(error, errors.CatalogNotFoundError) and error.without_database
+    ):
+        return UNREACHABLE
+    if isinstance(error, errors.CommitFailedError | errors.CatalogBusyError):
+        return CONFLICT
+    return FAILED
 
 
 @dataclass(slots=True)
@@ -35,21 +93,21 @@ class App:
     kind: str = "text"
     quiet: bool = False
     debug: bool = False
-    # Of tables among several, the others of which were done.
+    # errors of single tables; the command goes on with the other tables
     failed: list[Exception] = field(default_factory=list)
-    # Whether a commit stands that couldn't be published.
+    # whether the command has made a commit that couldn't be published
     behind: bool = False
 
     @property
     def output(self) -> Output:
-        """Where the answer goes."""
+        """The writer of the command's answer."""
         return Output(self.kind, sys.stdout)
 
     @property
     def catalog_uri(self) -> str:
-        """The catalog's URI: the option, the environment, or the configuration."""
+        """The catalog's URI, from the option, the environment or the configuration."""
         if self.uri is None:
-            from delkalakedb.config import load_settings
+            from delkalakedb.settings import load_settings
 
             configured = load_settings().catalog
             self.uri = configured.get_secret_value() if configured else None
@@ -61,58 +119,108 @@ class App:
         return self.uri
 
     def database(self, *, create: bool = False) -> tuple["Uri", "Settings"]:
-        """The catalog's database, for what is done without opening the catalog."""
-        from delkalakedb.config import load_settings
-        from delkalakedb.uri import parse_uri
+        """Return the catalog's URI and settings, without opening the catalog."""
+        from delkalakedb.settings import load_settings, parse_uri
 
         uri = parse_uri(self.catalog_uri).catalog
         return uri, load_settings(uri=uri, sql={"schema": _policy(create)})
 
     def connect(self, *, create: bool = False) -> "Catalog":
-        """The catalog; looking at one never creates it."""
+        """Open the catalog; create it only if `create` is true."""
         from delkalakedb import connect
 
         return connect(self.catalog_uri, sql={"schema": _policy(create)})
 
     def table_uri(self, name: str) -> str:
-        """The URI of a table in the catalog."""
-        from delkalakedb.uri import format_uri, parse_uri
+        """Return the URI of the table `name` in the catalog."""
+        from delkalakedb.settings import format_uri, parse_uri
 
         return format_uri(parse_uri(self.catalog_uri).with_table(name))
 
     def table(self, name: str) -> "DeltaTable":
-        """A table as deltalake's users know it."""
+        """Open the table `name` as a `DeltaTable`."""
         from delkalakedb import DeltaTable
 
+        # Unlike DeltaTable, connect() never creates a catalog.
         self.connect().close()
         return DeltaTable(self.table_uri(name))
 
+    def show_query(
+        self, catalog: "Catalog", sql: str, *, limit: int | None = None
+    ) -> int:
+        """Write the rows of the query `sql` as they arrive, and return their number."""
+        from delkalakedb.query import select
+
+        count = 0
+        with select(catalog, sql, limit=limit) as found:
+
+            def rows() -> Iterator[dict[str, Any]]:
+                nonlocal count
+                for batch in found.batches:
+                    for row in batch.to_pylist():
+                        count += 1
+                        yield plain(row)
+
+            self.output.rows(rows(), found.schema.names)
+        return count
+
     def say(self, text: str) -> None:
-        """Tell people something that isn't the answer."""
+        """Write a remark to standard error, unless `--quiet` was given."""
         if not self.quiet:
-            from delkalakedb.redaction import redact
+            from delkalakedb.settings import redact
 
             click.echo(redact(text), err=True)
 
     def tell_unpublished(self, failure: "PublishWarning") -> None:
-        """Say at once, even when quiet, that a commit isn't published."""
-        from delkalakedb.redaction import redact
+        """Warn that a commit isn't published, even if `--quiet` was given."""
+        from delkalakedb.settings import redact
 
         self.behind = True
         click.echo(f"Warning: {redact(str(failure))}", err=True)
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before something is destroyed, unless `--yes` was given."""
+        """Ask `question` unless `yes` is true, and exit if the answer is no."""
         if yes:
             return
         if not sys.stdin.isatty():
-            raise click.UsageError(f"{question} Add --yes if that is meant.")
+            raise click.UsageError(f"{question} Add --yes to confirm.")
         if not click.confirm(question, err=True):
             raise click.exceptions.Exit(1)
 
-    def progress(self, title: str) -> AbstractContextManager[Advance]:
-        """A bar on the terminal; call it with (done, total or None)."""
-        return progress(sys.stderr, title, quiet=self.quiet)
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Advance]:
+        """Draw a progress bar on the terminal, with the rate and the time left."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda done, total: None
+            return
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        console = Console(file=sys.stderr)
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(title, total=None, rate="")
+
+            def advance(done: int, total: int | None) -> None:
+                elapsed = bar.tasks[0].elapsed or 0
+                rate = f"{done / elapsed:,.0f}/s" if elapsed else ""
+                bar.update(task, completed=done, total=total, rate=rate)
+
+            yield advance
 
 
 def _policy(create: bool) -> Literal["create_if_missing", "error"]:
@@ -122,38 +230,21 @@ def _policy(create: bool) -> Literal["create_if_missing", "error"]:
 pass_app = click.make_pass_decorator(App)
 
 
-def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def callback(ctx: click.Context, _: click.Parameter, value: Any) -> None:
-        if value:
-            setattr(ctx.ensure_object(App), name, value)
-
-    return callback
-
-
 def _shared_options() -> list[click.Parameter]:
-    """The options that may stand before and after a command's name."""
+    """Return the options that are allowed before and after a command's name."""
+
+    def option(name: str, *flags: str, **more: Any) -> click.Option:
+        def keep(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+            if value:
+                setattr(ctx.ensure_object(App), name, value)
+
+        return click.Option(flags, expose_value=False, callback=keep, **more)
+
+    formats = "Text with chosen columns (the default), JSON with all fields, or CSV."
     return [
-        click.Option(
-            ["--output", "-o"],
-            type=click.Choice(FORMATS),
-            expose_value=False,
-            callback=_keep("kind"),
-            help="Text for people (the default), JSON with everything, or CSV.",
-        ),
-        click.Option(
-            ["--quiet", "-q"],
-            is_flag=True,
-            expose_value=False,
-            callback=_keep("quiet"),
-            help="Only the answer: no progress, no remarks.",
-        ),
-        click.Option(
-            ["--debug"],
-            is_flag=True,
-            expose_value=False,
-            callback=_keep("debug"),
-            help="Show the traceback of an error.",
-        ),
+        option("kind", "--output", "-o", type=click.Choice(FORMATS), help=formats),
+        option("quiet", "--quiet", "-q", is_flag=True, help="Write only the answer."),
+        option("debug", "--debug", is_flag=True, help="Show an error's traceback."),
     ]
 
 
@@ -167,17 +258,17 @@ command = partial(click.command, cls=_Command)
 
 
 class Group(click.Group):
-    """Commands below one name, in the order in which they are defined."""
+    """A group of commands, which its help lists in the order of their definition."""
 
     command_class = _Command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands."""
+        """Return the names of the commands."""
         return list(self.commands)
 
 
 class Root(Group):
-    """The command itself: turns errors into messages and exit codes."""
+    """The command `deltasql`, which turns errors into messages and exit codes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -185,7 +276,7 @@ class Root(Group):
         self.sections: dict[str, tuple[click.Command, ...]] = {}
 
     def add_section(self, title: str, *commands: click.Command) -> None:
-        """Add commands that the help shows below a title."""
+        """Add commands that the help lists below `title`."""
         self.sections[title] = commands
         for one in commands:
             self.add_command(one)
@@ -193,14 +284,14 @@ class Root(Group):
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """Write the commands, section by section."""
+        """Write the commands to the help, section by section."""
         for title, commands in self.sections.items():
             rows = [(str(c.name), c.get_short_help_str(60)) for c in commands]
             with formatter.section(title):
                 formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run, and show an error as one message."""
+        """Run the command, and show an error as one message."""
         from delkalakedb.telemetry import telling
 
         app = ctx.ensure_object(App)
@@ -209,13 +300,13 @@ class Root(Group):
                 super().invoke(ctx)
                 _publish_rest()
         except click.exceptions.Exit as found:
-            # That a table failed says more than what was found in the others.
+            # The failure of a table outranks what the command found in other tables.
             if not app.failed and (found.exit_code or not app.behind):
                 raise
-        except _FOR_CLICK:
+        except (click.ClickException, BrokenPipeError):
             raise
         except (KeyboardInterrupt, click.Abort):
-            click.echo("Interrupted; what was committed stays.", err=True)
+            click.echo("Interrupted; commits already made stay.", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as error:
             raise failure(*app.failed, error, debug=app.debug) from error
@@ -226,6 +317,8 @@ class Root(Group):
 
 
 def _publish_rest() -> None:
-    """Wait, with `mirror.mode = background`, for what the command has committed."""
-    if (background := sys.modules.get("delkalakedb.mirror.background")) is not None:
-        background.drain()
+    """Publish the command's commits that wait because of `mirror.mode = background`."""
+    # A command that hasn't loaded the module has committed nothing.
+    delivery = sys.modules.get("delkalakedb.mirror.publisher.delivery")
+    if delivery is not None:
+        delivery.drain()

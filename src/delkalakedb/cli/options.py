@@ -1,14 +1,15 @@
-"""Arguments and options that several commands take."""
+"""Arguments and options that several commands share."""
 
 import os
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from delkalakedb.cli.app import App
+from delkalakedb.model.times import parse_utc, to_ms
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -19,14 +20,19 @@ __all__ = [
     "PAIR",
     "TABLE",
     "TIME",
+    "Parsed",
     "at_options",
+    "commits_options",
+    "deep_option",
     "dry_run_option",
+    "limit_option",
     "outside_files_option",
     "where_option",
     "yes_option",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_T = TypeVar("_T")
 
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
@@ -37,7 +43,7 @@ class _TableName(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list["CompletionItem"]:
-        """The catalog's tables whose names begin so."""
+        """Return the catalog's tables whose names begin with `incomplete`."""
         from click.shell_completion import CompletionItem
 
         given = ctx.find_root().params.get("catalog")
@@ -45,112 +51,119 @@ class _TableName(click.ParamType[str]):
             with App(given or os.environ.get("DELTASQL_CATALOG")).connect() as catalog:
                 names = [table.name for table in catalog.tables()]
         except Exception:
-            # The line that is being typed is no place for an error.
+            # An error message would garble the line that the user is typing.
             return []
         return [CompletionItem(n) for n in names if n.startswith(incomplete)]
 
 
-class _Time(click.ParamType[int]):
-    name = "time"
+class Parsed(click.ParamType[_T]):
+    """The type of an option whose text a function parses."""
+
+    def __init__(self, name: str, parse: Callable[[str], _T]) -> None:
+        self.name = name
+        self._parse = parse
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Milliseconds since the epoch; a time without a zone is in UTC."""
-        if isinstance(value, int):
-            return value
-        try:
-            time = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} isn't a time like 2026-01-31T12:00:00Z", param, ctx)
-        aware = time if time.tzinfo else time.replace(tzinfo=UTC)
-        return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    ) -> _T:
+        """Parse `value`, which is no text if it is a default or parsed already."""
+        return self._parse(value) if isinstance(value, str) else value
 
 
-class _Duration(click.ParamType[timedelta]):
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        """A number and a unit, such as 7d or 12h."""
-        if isinstance(value, timedelta):
-            return value
-        found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([wdhms])", value)
-        if not found:
-            self.fail(f"{value!r} isn't a duration like 7d, 12h or 90m", param, ctx)
-        return timedelta(**{_UNITS[found[2]]: float(found[1])})
+def _parse_time_ms(text: str) -> int:
+    try:
+        return to_ms(parse_utc(text))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} isn't a time like 2026-01-31T12:00:00Z"
+        ) from None
 
 
-class _Names(click.ParamType[tuple[str, ...]]):
-    name = "a,b"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Names between commas."""
-        if isinstance(value, tuple):
-            return value
-        return tuple(name.strip() for name in value.split(","))
+def _parse_duration(text: str) -> timedelta:
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([wdhms])", text)
+    if not found:
+        raise click.BadParameter(f"{text!r} isn't a duration like 7d, 12h or 90m")
+    return timedelta(**{_UNITS[found[2]]: float(found[1])})
 
 
-class _Pair(click.ParamType[tuple[str, str]]):
-    name = "name=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """A name and its value."""
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = value.partition("=")
-        if not (name and equals):
-            # Not the text itself: it may be a secret.
-            self.fail("this is written NAME=VALUE", param, ctx)
-        return name.strip(), text.strip()
+def _parse_names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
 
 
-DURATION = _Duration()
-NAMES = _Names()
-PAIR = _Pair()
+def _parse_pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        # The message doesn't quote the text, because it may hold a secret.
+        raise click.BadParameter("write NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+DURATION = Parsed("duration", _parse_duration)
+NAMES = Parsed("a,b", _parse_names)
+PAIR = Parsed("name=value", _parse_pair)
 TABLE = _TableName()
-TIME = _Time()
+TIME = Parsed("time", _parse_time_ms)
 
 
 def at_options(command: _F) -> _F:
-    """`--version` and `--timestamp` (`timestamp_ms`): the table as it was."""
+    """Add the options `--version` and `--timestamp` (as `timestamp_ms`)."""
     version = click.option(
-        "--version", type=click.IntRange(min=0), help="As of this version."
+        "--version", type=click.IntRange(min=0), help="The table at this version."
     )
     timestamp = click.option(
         "--timestamp",
         "timestamp_ms",
         type=TIME,
-        help="As of this time, such as 2026-01-31T12:00:00Z.",
+        help="The table at this time, such as 2026-01-31T12:00:00Z.",
     )
     return version(timestamp(command))
 
 
+def limit_option(
+    things: str, *, least: int = 0, default: int | None = None
+) -> Callable[[_F], _F]:
+    """Return the option `--limit`, which bounds the number of `things` shown."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=least),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help=f"Show at most N {things}.",
+    )
+
+
+def commits_options(command: _F) -> _F:
+    """Add the options that select commits: times, an operation and an actor."""
+    for option in (
+        click.option("--actor", help="Only commits of this user, host or client."),
+        click.option("--operation", help="Only this operation, such as MERGE."),
+        click.option(
+            "--until", "until_ms", type=TIME, help="Only commits up to this time."
+        ),
+        click.option(
+            "--since", "since_ms", type=TIME, help="Only commits from this time on."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def where_option(text: str) -> Callable[[_F], _F]:
-    """`--where SQL`."""
+    """Return the option `--where SQL` with the help `text`."""
     return click.option("--where", metavar="SQL", help=text)
 
 
-def yes_option(command: _F) -> _F:
-    """`--yes`."""
-    return click.option("--yes", "-y", is_flag=True, help="Don't ask.")(command)
-
-
-def outside_files_option(command: _F) -> _F:
-    """`--outside-files`."""
-    text = (
-        "Take a shallow clone: absolute paths may name files of another location, "
-        "which are read and never deleted."
-    )
-    return click.option("--outside-files", is_flag=True, help=text)(command)
-
-
-def dry_run_option(command: _F) -> _F:
-    """`--dry-run`."""
-    text = "Only say what would be done."
-    return click.option("--dry-run", is_flag=True, help=text)(command)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask to confirm.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
+)
+deep_option = click.option(
+    "--deep", is_flag=True, help="Verify every version, and that data files exist."
+)
+outside_files_option = click.option(
+    "--outside-files",
+    is_flag=True,
+    help="Accept a shallow clone, whose log names files of another location by "
+    "absolute paths. Those files are read and never deleted.",
+)

@@ -1,47 +1,50 @@
-"""What commands say: records as text, JSON or CSV.
+"""The answers of commands: records as text, JSON or CSV.
 
-Text is for people: chosen columns, times in UTC, a table on a terminal and aligned
-columns in a pipe. CSV has the same columns as they are stored, JSON whole records.
-The answer goes to standard output and nothing else does; what is said on the way
-goes to standard error.
+Text shows chosen columns with times in UTC, as a table on a terminal and as aligned
+columns in a pipe. CSV has the same columns with values as stored. JSON has whole
+records. Only the answer goes to standard output; remarks go to standard error.
 """
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import islice, zip_longest
 from typing import IO, Any, Literal
 
-__all__ = ["FORMATS", "Output"]
+from delkalakedb.model.times import format_ms
+
+__all__ = ["FORMATS", "Output", "plain"]
 
 FORMATS = ("text", "json", "csv")
+# records; the columns of so many are aligned with each other
 _PAGE_ROWS = 1000
 
 Record = Mapping[str, Any]
 
 
 class Output:
-    """The one place that writes a command's answer."""
+    """The writer of a command's answer, in the format `kind`."""
 
     def __init__(self, kind: str, stream: IO[str]) -> None:
         self.kind = kind
         self.stream = stream
 
     def rows(self, rows: Iterable[Record], columns: Sequence[str]) -> None:
-        """Write rows of a table: what a column means is not known from its name."""
+        """Write rows of a table, whose column names say nothing about formatting."""
         if self.kind == "text":
             _write_text(rows, columns, self.stream, as_named=False)
         else:
             self.records(rows, columns)
 
     def records(self, records: Iterable[Record], columns: Sequence[str]) -> None:
-        """Write records; `columns` are those that text and CSV show, in order."""
+        """Write records; text and CSV show `columns`, in that order."""
         write = {"json": _write_json, "csv": _write_csv, "text": _write_text}
         write[self.kind](records, columns, self.stream)
 
     def record(self, record: Record, columns: Sequence[str] | None = None) -> None:
-        """Write one record: a line for each column as text, one object as JSON."""
+        """Write one record: as text a line for each column, as JSON one object."""
         shown = list(record) if columns is None else columns
         if self.kind == "json":
             self.stream.write(_json(record, indent=2) + "\n")
@@ -51,15 +54,28 @@ class Output:
             _write_lines(record, shown, self.stream)
 
     def lines(self, lines: Iterable[str], key: str) -> None:
-        """Write texts as they are; as JSON or CSV they are records with one key."""
+        """Write lines of text; JSON and CSV get a record with `key` for each line."""
         if self.kind == "text":
             self.stream.writelines(f"{line}\n" for line in lines)
         else:
             self.records(({key: line} for line in lines), [key])
 
 
+def plain(value: Any) -> Any:
+    """Return `value` with numbers that JSON lacks, such as NaN, turned into text."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Decimal) and value.as_tuple().exponent == 0:
+        return int(value)
+    return value
+
+
 def _json(record: Record, indent: int | None = None) -> str:
-    # What JSON has no form for (dates, decimals, bytes of a table's rows) is text.
+    # Dates, decimals and bytes become text, because JSON has no form for them.
     return json.dumps(dict(record), ensure_ascii=False, default=str, indent=indent)
 
 
@@ -111,7 +127,7 @@ def _write_text(
 
 
 def _pages(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """As many as are aligned with each other, of a list of any length; one at least."""
+    """Split `records` into pages of `_PAGE_ROWS`; yield one empty page for none."""
     left = iter(records)
     page = list(islice(left, _PAGE_ROWS))
     yield page
@@ -136,7 +152,7 @@ def _write_table(
         justify: Literal["left", "right"] = "right" if number else "left"
         table.add_column(Text(header), justify=justify, overflow="fold")
     for row in rows:
-        # Not markup: a name may hold brackets.
+        # as Text, because brackets in a name would be read as markup
         table.add_row(*map(Text, row))
     Console(file=stream).print(table)
 
@@ -150,15 +166,11 @@ def _write_aligned(
     lines = [headers, *rows] if headers else rows
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        cells = _aligned(line, widths, numbers)
+        cells = (
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(line, widths, numbers, strict=True)
+        )
         stream.write("  ".join(cells).rstrip() + "\n")
-
-
-def _aligned(
-    line: Sequence[str], widths: Sequence[int], numbers: Sequence[bool]
-) -> Iterator[str]:
-    for cell, width, number in zip(line, widths, numbers, strict=True):
-        yield cell.rjust(width) if number else cell.ljust(width)
 
 
 def _header(column: str) -> str:
@@ -167,8 +179,8 @@ def _header(column: str) -> str:
 
 def _human_text(column: str, value: Any) -> str:
     if isinstance(value, int) and column.endswith("_ms"):
-        return _utc(value)
-    # A control character in a name must not reach the terminal.
+        return format_ms(value)
+    # Control characters are escaped, because the terminal would act on them.
     text = _machine_text(value)
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text) or "-"
 
@@ -181,8 +193,3 @@ def _machine_text(value: Any) -> str:
     if isinstance(value, dict | list | tuple):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)
-
-
-def _utc(time_ms: int) -> str:
-    time = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return time.strftime("%Y-%m-%d %H:%M:%S") + f".{time_ms % 1000:03}Z"

@@ -1,8 +1,9 @@
-"""The shell's prompt: completion, history, statements over several lines."""
+"""The shell's prompt, with completion, a history and statements of several lines."""
 
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,10 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
-from delkalakedb.redaction import redact
+from delkalakedb.settings import redact
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog
-    from delkalakedb.model.tables import Table
 
 __all__ = ["make_prompt"]
 
@@ -39,13 +39,13 @@ def make_prompt(
     uri: str,
     rest: Callable[[str], str],
 ) -> Callable[[], str]:
-    """A function that asks for the next statements.
+    """Return a function that prompts for the next statements.
 
     Args:
-        root: whose commands are completed.
-        catalog: whose tables and columns are completed.
-        uri: the catalog's URI, for the commands.
-        rest: the SQL at the end of a text that isn't whole yet.
+        root: the group whose commands are completed.
+        catalog: the catalog whose tables and columns are completed.
+        uri: the catalog's URI, for the completion of commands.
+        rest: returns the incomplete SQL at the end of a text.
     """
     session: PromptSession[str] = PromptSession(
         history=_history(),
@@ -69,24 +69,18 @@ def _history() -> History:
 
 
 class _Redacted(FileHistory):
-    """A history file that holds no credentials."""
+    """A history file without credentials."""
 
     def store_string(self, string: str) -> None:
         super().store_string(redact(string))
 
 
+@dataclass(frozen=True, eq=False)
 class _Completer(Completer):
-    def __init__(
-        self,
-        root: click.Group,
-        catalog: "Catalog",
-        uri: str,
-        rest: Callable[[str], str],
-    ) -> None:
-        self._commands = ShellComplete(root, {}, "deltasql", "")
-        self._catalog = catalog
-        self._uri = uri
-        self._rest = rest
+    root: click.Group
+    catalog: "Catalog"
+    uri: str
+    rest: Callable[[str], str]
 
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
@@ -94,12 +88,12 @@ class _Completer(Completer):
         try:
             yield from self._found(document)
         except Exception:
-            # The line that is being typed is no place for an error.
+            # An error message would garble the line that the user is typing.
             return
 
     def _found(self, document: Document) -> Iterator[Completion]:
         line = document.current_line_before_cursor
-        sql = self._rest(document.text_before_cursor)
+        sql = self.rest(document.text_before_cursor)
         word = document.get_word_before_cursor(pattern=_WORD)
         if not sql or sql == line.strip():
             yield from self._of_command(line)
@@ -108,30 +102,26 @@ class _Completer(Completer):
 
     def _of_command(self, line: str) -> Iterator[Completion]:
         *before, last = line.lstrip(" .\\").split(" ")
-        words = ["--catalog", self._uri, *filter(None, before)]
-        for item in self._commands.get_completions(words, last):
+        words = ["--catalog", self.uri, *filter(None, before)]
+        commands = ShellComplete(self.root, {}, "deltasql", "")
+        for item in commands.get_completions(words, last):
             if item.type == "plain":
                 yield Completion(item.value, -len(last))
 
     def _of_sql(self, sql: str) -> Iterator[str]:
-        from delkalakedb.table.metatables import METATABLES
+        from delkalakedb.query import METATABLES
 
-        tables = self._catalog.tables()
+        tables = self.catalog.tables()
         names = {word.strip('"').lower() for word in _WORD.findall(sql)}
         named = [table for table in tables if table.name.lower() in names]
         yield from (table.name for table in tables)
         yield from (f"deltasql.{name}" for name in METATABLES)
-        yield from _columns(named or tables)
+        yield from (f.name for table in named or tables for f in table.schema.fields)
         yield from _KEYWORDS
 
 
-def _columns(tables: Iterable["Table"]) -> Iterator[str]:
-    for table in tables:
-        yield from (field.name for field in table.schema.fields)
-
-
 def _matching(word: str, names: Iterable[str]) -> Iterator[Completion]:
-    from delkalakedb.table.duck import quoted
+    from delkalakedb.query import quoted
 
     start = word.strip('"').lower()
     for name in dict.fromkeys(names):

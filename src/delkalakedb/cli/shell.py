@@ -1,46 +1,109 @@
-"""`deltasql shell`: SQL and commands, one after the other."""
+"""`deltasql shell`, which runs SQL statements and commands."""
 
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from delkalakedb.cli.app import App, command, pass_app
-from delkalakedb.cli.failures import INTERRUPTED, failure
-from delkalakedb.cli.rows import show_query
-from delkalakedb.cli.statements import Statement, split
+from delkalakedb.cli.app import INTERRUPTED, App, command, failure, pass_app
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog
 
-__all__ = ["shell"]
+__all__ = ["Statement", "shell", "split"]
+
+
+_BLANK = re.compile(r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.S)
+_WORD = re.compile(r"[.\\]?([a-z][\w-]*)(?=[\s;]|\Z)")
+_TOKEN = re.compile(
+    r"""--[^\n]* | /\*.*?\*/
+    | [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
+    | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$
+    | (?P<open>/\*|'|"|\$\w*\$)
+    | (?P<end>;) | \w+ | .""",
+    re.S | re.X,
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One command line, or one SQL statement without its semicolon."""
+
+    text: str
+    is_command: bool = False
+
+
+def split(text: str, commands: Collection[str]) -> tuple[list[Statement], str]:
+    """Return the complete statements in `text`, and the incomplete SQL at its end.
+
+    Args:
+        text: one or more lines.
+        commands: the names of the commands.
+    """
+    found: list[Statement] = []
+    start = _skipped(text, 0)
+    while start < len(text):
+        word = _WORD.match(text, start)
+        if word and word[1] in commands:
+            line = text[start:].partition("\n")[0]
+            end = start + len(line)
+            line = line.lstrip(".\\").rstrip("; \t\r")
+            found.append(Statement(line, is_command=True))
+        else:
+            stop = _end_of_sql(text, start)
+            if stop is None:
+                break
+            found.append(Statement(text[start:stop].strip()))
+            end = stop + 1
+        start = _skipped(text, end)
+    return found, text[start:]
+
+
+def _skipped(text: str, start: int) -> int:
+    blank = _BLANK.match(text, start)
+    return blank.end() if blank else start
+
+
+def _end_of_sql(text: str, start: int) -> int | None:
+    """Return the position of the semicolon, or None if the statement is incomplete."""
+    for token in _TOKEN.finditer(text, start):
+        if token["open"]:
+            return None
+        if token["end"]:
+            return token.start()
+    return None
+
 
 _OWN = ("exit", "help", "quit")
-# More are no help on a screen.
-_MOST_ROWS = 1_000
+# rows that a query shows at the prompt
+_PROMPT_ROWS = 1_000
 
 
 @command(epilog="Example: deltasql shell --file report.sql --output csv")
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False),
-    help="Run the statements of this file, and leave.",
+    help="Run the statements of this file, then exit.",
 )
-@click.option("--keep-going", is_flag=True, help="Go on after an error in a file.")
+@click.option("--keep-going", is_flag=True, help="Continue a file after an error.")
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
-    help=f"At most so many rows of a query; {_MOST_ROWS} at the prompt by default.",
+    metavar="N",
+    help=f"Show at most N rows of a query.  [default at the prompt: {_PROMPT_ROWS}]",
 )
 @pass_app
 def shell(app: App, /, file: str | None, keep_going: bool, limit: int | None) -> None:
-    """Type queries that end with a semicolon, and commands without `deltasql`.
+    """Open a prompt for SQL queries and commands, or run a file of them.
 
-    The Tab key completes commands, tables and columns; the history is kept. Ctrl-C
-    stops what runs, Ctrl-D leaves. Statements from a pipe or a file are run one after
-    the other; the first error ends that with its exit code.
+    A query ends with a semicolon; a command is typed without `deltasql`. The Tab key
+    completes commands, tables and columns. Ctrl-C stops a statement, Ctrl-D exits.
+    Statements can also come from a pipe. The first error in a pipe or a file ends the
+    run with the exit code of the error.
     """
     root = click.get_current_context().find_root().command
     assert isinstance(root, click.Group)
@@ -55,24 +118,25 @@ def shell(app: App, /, file: str | None, keep_going: bool, limit: int | None) ->
         raise click.exceptions.Exit(code)
 
 
+@dataclass
 class _Session:
-    def __init__(
-        self, app: App, catalog: "Catalog", root: click.Group, limit: int | None
-    ) -> None:
-        self._app = app
-        self._catalog = catalog
-        self._root = root
-        self._limit = limit
-        self._names = {*root.commands, *_OWN} - {"shell"}
-        self._left = False
+    _app: App
+    _catalog: "Catalog"
+    _root: click.Group
+    _limit: int | None
+    _left: bool = False
+
+    @property
+    def _names(self) -> set[str]:
+        return {*self._root.commands, *_OWN} - {"shell"}
 
     def talk(self) -> None:
-        """Ask for statements until the user leaves."""
+        """Prompt for statements until the user exits."""
         from delkalakedb.cli.prompt import make_prompt
 
         uri = self._app.catalog_uri
         ask = make_prompt(self._root, self._catalog, uri, self._rest)
-        self._app.say("SQL ends with ;  help lists the commands  Ctrl-D leaves")
+        self._app.say("end SQL with ;  type help for the commands  Ctrl-D exits")
         while not self._left:
             try:
                 text = ask()
@@ -81,20 +145,20 @@ class _Session:
             except EOFError:
                 return
             for statement in self._statements(text):
-                if self._run(statement, self._show_some):
+                if self._run(statement, self._show_page):
                     break
 
     def run_all(self, lines: Iterable[str], *, keep_going: bool) -> int:
-        """Run statements as they come; the first error's exit code."""
+        """Run statements as their lines arrive; return the first error's exit code."""
         first = 0
-        for statement in self._as_they_come(lines):
+        for statement in self._parsed(lines):
             code = self._run(statement, self._show)
             first = first or code
             if self._left or code == INTERRUPTED or (code and not keep_going):
                 break
         return first
 
-    def _as_they_come(self, lines: Iterable[str]) -> Iterator[Statement]:
+    def _parsed(self, lines: Iterable[str]) -> Iterator[Statement]:
         text = ""
         for line in lines:
             found, text = split(text + line, self._names)
@@ -102,14 +166,14 @@ class _Session:
         yield from self._statements(text)
 
     def _statements(self, text: str) -> list[Statement]:
-        """All of them; the last one may lack its semicolon."""
+        """Return all statements in `text`, of which the last may lack its semicolon."""
         return split(f"{text}\n;", self._names)[0]
 
     def _rest(self, text: str) -> str:
         return split(text, self._names)[1]
 
     def _run(self, statement: Statement, show: Callable[[str], None]) -> int:
-        """Run one; its exit code."""
+        """Run `statement` and return its exit code."""
         try:
             if statement.is_command:
                 return self._command(shlex.split(statement.text))
@@ -124,12 +188,12 @@ class _Session:
         return 0
 
     def _show(self, sql: str) -> None:
-        show_query(self._app, self._catalog, sql, limit=self._limit)
+        self._app.show_query(self._catalog, sql, limit=self._limit)
 
-    def _show_some(self, sql: str) -> None:
-        most = _MOST_ROWS if self._limit is None else self._limit
-        rows = show_query(self._app, self._catalog, sql, limit=most)
-        cut = ", and maybe more: see --limit" if rows == most else ""
+    def _show_page(self, sql: str) -> None:
+        most = _PROMPT_ROWS if self._limit is None else self._limit
+        rows = self._app.show_query(self._catalog, sql, limit=most)
+        cut = ", maybe more: see --limit" if rows == most else ""
         self._app.say(f"({rows} row{'' if rows == 1 else 's'}{cut})")
 
     def _command(self, words: list[str]) -> int:

@@ -1,10 +1,26 @@
-"""The way in for tables that live in a `_delta_log`, and the way out again."""
+"""Tables brought into a catalog from a `_delta_log`, and taken out of it again."""
 
-from delkalakedb.migrate.copying import Copied, copy_catalog
-from delkalakedb.migrate.detaching import Detached, detach
-from delkalakedb.migrate.dropping import Dropped, drop_table
-from delkalakedb.migrate.following import Synced, cut_over, follow, sync
-from delkalakedb.migrate.importing import Imported, ImportProgress, import_table
+from typing import TYPE_CHECKING
+
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.migrate.copier import *
+    from delkalakedb.migrate.departure import *
+    from delkalakedb.migrate.follower import *
+    from delkalakedb.migrate.importer import *
+    from delkalakedb.migrate.trees import *
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "copier": "Copied copy_catalog",
+            "departure": "Detached Dropped detach drop_table list_objects",
+            "follower": "Synced cut_over follow sync",
+            "importer": "ImportProgress Imported Tell import_table",
+            "trees": ("Outcome Place find_places import_place name_of preview"),
+        },
+    )
 
 __all__ = [
     "Copied",

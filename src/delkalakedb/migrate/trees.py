@@ -1,4 +1,4 @@
-"""Trees of tables: every folder with a `_delta_log` is imported, under its own name."""
+"""Trees of tables: each folder with a `_delta_log` is imported under its own name."""
 
 import time
 from collections import Counter
@@ -8,15 +8,16 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from delkalakedb.catalog import Catalog
-from delkalakedb.catalog.staging import find_table_at
+from delkalakedb.catalog.load import find_table_at
 from delkalakedb.errors import CatalogError, DeltalakeDBError, ProtocolError
-from delkalakedb.migrate.importing import ImportProgress, import_into
-from delkalakedb.migrate.source import choose_source
+from delkalakedb.migrate.importer import ImportProgress, import_table
+from delkalakedb.migrate.loader import choose_source
 from delkalakedb.model.actions import Metadata, Protocol
-from delkalakedb.model.protocol import check_adoptable, check_writable
-from delkalakedb.redaction import redact
-from delkalakedb.storage import FileTxnLogReader, Store, canonical_location, open_store
-from delkalakedb.storage.segment import LOG, list_log
+from delkalakedb.model.paths import LOG
+from delkalakedb.model.rules.protocol import check_adoptable, check_writable
+from delkalakedb.settings import redact
+from delkalakedb.storage import Store, canonical_location, open_store
+from delkalakedb.storage.log import FileTxnLogReader, list_log
 
 __all__ = [
     "Outcome",
@@ -36,7 +37,7 @@ State = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A table that lies somewhere, and what it is called in the catalog."""
+    """A table's store, and its name in the catalog."""
 
     name: str
     store: Store
@@ -44,10 +45,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one table of a tree.
+    """The result of importing one table of a tree.
 
-    `versions` and `num_files` are those that the catalog has of it; `newer` the
-    versions that others wrote meanwhile.
+    `versions` and `num_files` count what the catalog has of the table; `newer` holds
+    the versions that other writers made meanwhile.
     """
 
     name: str
@@ -61,15 +62,15 @@ class Outcome:
     message: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
+        """Return the fields as JSON values."""
         return asdict(self)
 
 
 def find_tables(store: Store, folder: str = "") -> Iterator[str]:
-    """The paths of the tables below a location, in order; hidden folders have none."""
+    """Yield the paths of the tables below a location; hidden folders are left out."""
     names = store.folders(folder)
     if LOG in names:
-        # Partitions lie below a table, never another table.
+        # Below a table lie partitions, never another table.
         yield folder
         return
     for name in names:
@@ -78,24 +79,27 @@ def find_tables(store: Store, folder: str = "") -> Iterator[str]:
 
 
 def name_tables(paths: Iterable[str]) -> dict[str, str]:
-    """Names for the tables at paths: a folder's own, or the whole path's with dots
-    where two folders are called the same."""
+    """Return a name for each path of a table.
+
+    The name is that of the folder, or the whole path with dots for slashes if two
+    folders have one name.
+    """
     paths = list(paths)
-    last = Counter(path.rsplit("/", 1)[-1] for path in paths)
+    last = Counter(map(_last, paths))
     return {
-        path: name if last[name := path.rsplit("/", 1)[-1]] == 1 else _dotted(path)
+        path: path.replace("/", ".") if last[name := _last(path)] > 1 else name
         for path in paths
     }
 
 
-def _dotted(path: str) -> str:
-    return path.replace("/", ".")
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def name_of(location: str) -> str:
-    """What a table at a location is called, unless it is given a name."""
+    """Return the default name of a table at a location: the last part of its path."""
     parts = urlsplit(canonical_location(location))
-    return unquote(parts.path.rsplit("/", 1)[-1]) or parts.netloc
+    return unquote(_last(parts.path)) or parts.netloc
 
 
 def find_places(
@@ -105,13 +109,13 @@ def find_places(
     *,
     prefix: str = "",
 ) -> list[Place]:
-    """The tables below a location; one that the catalog has keeps its name.
+    """Find the tables below a location; a table that the catalog has keeps its name.
 
     Args:
-        catalog: where they will be.
+        catalog: the catalog that the tables will be in.
         location: a folder or a URL.
         storage_options: of the object store, as deltalake takes them.
-        prefix: what the names begin with.
+        prefix: the beginning of each name.
     """
     root = open_store(location, storage_options)
     names = name_tables(find_tables(root))
@@ -137,13 +141,13 @@ def import_place(
     outside_files: bool = False,
     progress: Callable[[ImportProgress], None] | None = None,
 ) -> Outcome:
-    """Import a table; that it is refused is an outcome, too."""
+    """Import a table; return a refusal as an outcome, too."""
     started = time.monotonic()
     try:
-        done = import_into(
-            catalog,
-            place.name,
+        done = import_table(
             place.store,
+            catalog,
+            table=place.name,
             history=history,
             deep=deep,
             outside_files=outside_files,
@@ -190,7 +194,7 @@ def _state(ok: bool, versions: int, adopted: int) -> State:
 
 
 def preview(catalog: Catalog, place: Place, *, history: bool = True) -> Outcome:
-    """What an import would do, as far as the log's metadata tells."""
+    """Return what an import would do, as far as the log's metadata says."""
     started = time.monotonic()
     try:
         log = list_log(place.store)
@@ -199,7 +203,8 @@ def preview(catalog: Catalog, place: Place, *, history: bool = True) -> Outcome:
         first = choose_source(log, history=history).first
     except DeltalakeDBError as error:
         return _refused(place, error, started)
-    newest = _newest(catalog, place)
+    name = find_table_at(catalog, place.store.url)
+    newest = None if name is None else catalog.table(name).version
     return Outcome(
         name=place.name,
         location=place.store.url,
@@ -209,12 +214,6 @@ def preview(catalog: Catalog, place: Place, *, history: bool = True) -> Outcome:
         seconds=_since(started),
         message=_unwritable(state.protocol, state.metadata),
     )
-
-
-def _newest(catalog: Catalog, place: Place) -> int | None:
-    """The newest version that the catalog has of what lies there."""
-    name = find_table_at(catalog, place.store.url)
-    return None if name is None else catalog.table(name).version
 
 
 def _refused(place: Place, error: Exception, started: float) -> Outcome:

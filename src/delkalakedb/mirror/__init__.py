@@ -1,12 +1,34 @@
-"""The mirror: ratified commits on their way to `_delta_log`."""
+"""The mirror: copies ratified commits to `_delta_log`."""
 
-from delkalakedb.mirror.fence import fence_uri as fence
-from delkalakedb.mirror.foreign import adopt_uri as adopt
-from delkalakedb.mirror.publish import publish
-from delkalakedb.mirror.reconcile import LagAlert, Reconciler, run
-from delkalakedb.mirror.republish import Republished
-from delkalakedb.mirror.republish import republish_uri as republish
-from delkalakedb.mirror.status import MirrorStatus, status
+from typing import TYPE_CHECKING
+
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.mirror.fences import *
+    from delkalakedb.mirror.foreign import *
+    from delkalakedb.mirror.publisher import (
+        LagAlert as LagAlert,
+        MirrorStatus as MirrorStatus,
+        Reconciler as Reconciler,
+        Republished as Republished,
+        publish as publish,
+        republish as republish,
+        run as run,
+        status as status,
+    )
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "fences": "fence unfence",
+            "foreign": "adopt decode_entry find_foreign",
+            "publisher": (
+                "LagAlert MirrorStatus Reconciler Republished publish "
+                "republish run status"
+            ),
+        },
+    )
 
 __all__ = [
     "LagAlert",

@@ -1,8 +1,8 @@
-"""Foreign commits: log entries that someone wrote round the catalog.
+"""Foreign commits: log entries that were written without the catalog.
 
-An entry is ours if it carries the transaction id that the catalog has for its version.
-The others are never overwritten: `adopt` makes them versions of the catalog, `discard`
-takes them out of the log and keeps a copy.
+An entry is ours if it has the transaction id that the catalog has for its version.
+Foreign entries are never overwritten: `adopt` makes them versions of the catalog, or
+moves them to a folder of discarded entries.
 """
 
 import hashlib
@@ -14,23 +14,21 @@ from typing import Any
 
 import msgspec
 
-from delkalakedb.catalog import Catalog, connect
-from delkalakedb.catalog.adopt import Entry, adopt_entry, hold_mirror
-from delkalakedb.catalog.backend import Run
-from delkalakedb.catalog.outbox import Lease, Outbox
+from delkalakedb.catalog import Catalog, CatalogOrUri, using_table
+from delkalakedb.catalog.commit import Lease, Outbox
+from delkalakedb.catalog.engine import Run
+from delkalakedb.catalog.load import Entry, adopt_entry, hold_mirror
 from delkalakedb.errors import CodecError, MirrorError
-from delkalakedb.model.actions import CommitInfo
-from delkalakedb.model.codec import decode_commit
+from delkalakedb.model.actions import CommitInfo, decode_commit
+from delkalakedb.model.paths import LOG, commit_path
 from delkalakedb.storage import ObjectMeta, ObjectNotFoundError, Store, open_store
-from delkalakedb.storage.segment import LOG, commit_path
 from delkalakedb.telemetry import log_event
-from delkalakedb.uri import parse_uri, require_table
 
-__all__ = ["ForeignCommit", "adopt", "adopt_uri", "discard", "find_foreign"]
+__all__ = ["ForeignCommit", "adopt", "decode_entry", "find_foreign"]
 
 _DISCARDED = f"{LOG}/_discarded"
 _LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
-# The version of a log file; of a compacted one the last of its versions.
+# The version of a log file, and the last version of a compacted one.
 _VERSION = re.compile(r"(?:\d{20}\.(?=\d{20}\.))?(\d{20})\.")
 _SHA_DIGITS = 16
 _log = logging.getLogger("delkalakedb.mirror")
@@ -48,7 +46,7 @@ class ForeignCommit:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A log entry, read."""
+    """A log entry with its content."""
 
     version: int
     meta: ObjectMeta
@@ -59,9 +57,9 @@ class _Found:
 def find_foreign(
     catalog: Catalog, name: str, store: Store
 ) -> tuple[ForeignCommit, ...]:
-    """The foreign commits that follow the last published version.
+    """Return the foreign commits that follow the last published version.
 
-    One listing, and one read for each entry above that version.
+    Costs one listing, and one read for each entry above that version.
     """
     published, *_ = catalog.mirror_state(name)
     found = _read_following(catalog, name, store, published)
@@ -69,24 +67,51 @@ def find_foreign(
 
 
 def adopt(
-    catalog: Catalog, name: str, store: Store, *, outside_files: bool = False
-) -> tuple[int, ...]:
-    """Make the foreign commits versions of the catalog; the versions.
+    uri: CatalogOrUri,
+    *,
+    table: str | None = None,
+    discard: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    store: Store | None = None,
+    outside_files: bool = False,
+) -> tuple[int, ...] | tuple[str, ...]:
+    """Adopt a table's foreign commits, or discard them.
 
-    One transaction each: where one can't be adopted, those before it are, and calling
-    again goes on from there. A commit that adds files by absolute paths outside of the
-    table's location is adopted only with `outside_files`.
+    Each commit is adopted in its own transaction. If one can't be adopted, the commits
+    before it are, and the next call continues with that commit.
+
+    Args:
+        uri: the URI of a table, or a catalog.
+        table: the table's name, if the URI has none.
+        discard: delete the foreign commits from the log instead, and keep copies.
+        storage_options: of the table's object store, as deltalake takes them.
+        store: the store at the table's location, if it is open already.
+        outside_files: also adopt commits of a shallow clone, which name files of
+            another location by absolute paths; such files are read, never deleted.
+
+    Returns:
+        The adopted versions, or the paths of the copies.
     """
+    with using_table(uri, table) as (catalog, name):
+        store = store or open_store(catalog.table(name).location, storage_options)
+        if discard:
+            return _discard(catalog, name, store)
+        return _adopt(catalog, name, store, outside_files=outside_files)
+
+
+def _adopt(
+    catalog: Catalog, name: str, store: Store, *, outside_files: bool
+) -> tuple[int, ...]:
     adopted = []
     with hold_mirror(catalog, name) as lease:
         published = lease.mirror.published_version
         for entry in _read_following(catalog, name, store, published):
             if entry.ours:
-                # It was published, and the publisher died before it could say so.
+                # Published by a process that died before it could tell the catalog.
                 _mark_ours(catalog, lease, entry)
                 continue
             lease = _renewed(catalog, lease)
-            decoded = _decoded(name, entry)
+            decoded = decode_entry(name, entry.version, entry.meta, entry.data)
             adopt_entry(catalog, lease, decoded, outside_files=outside_files)
             adopted.append(entry.version)
             _tell(name, entry.version, "adopted", logging.INFO)
@@ -94,12 +119,13 @@ def adopt(
     return tuple(adopted)
 
 
-def discard(catalog: Catalog, name: str, store: Store) -> tuple[str, ...]:
-    """Take the foreign commits out of the log; the paths of the copies that are kept.
+def _discard(catalog: Catalog, name: str, store: Store) -> tuple[str, ...]:
+    """Delete the foreign commits from the log; return the paths of the copies.
 
-    Their checkpoints and checksums go with them, their data files stay. All copies are
-    there before the first file goes, and the newest version goes first, so that a
-    reader never meets a gap and a call that was cut short can be made again.
+    The checkpoints and checksums of these versions are deleted, too; data files stay.
+    All copies are made before the first file is deleted, and the newest version is
+    deleted first. So a reader never meets a gap, and an interrupted call can be
+    repeated.
     """
     catalog.log(name).head().check_ours()
     with hold_mirror(catalog, name) as lease:
@@ -120,41 +146,10 @@ def discard(catalog: Catalog, name: str, store: Store) -> tuple[str, ...]:
     return tuple(copies.values())
 
 
-def adopt_uri(
-    uri: str,
-    *,
-    discard: bool = False,
-    storage_options: Mapping[str, str] | None = None,
-    outside_files: bool = False,
-) -> tuple[int, ...] | tuple[str, ...]:
-    """Adopt a table's foreign commits, or discard them.
-
-    Args:
-        uri: the URI of a table.
-        discard: take them out of the log instead, and keep copies.
-        storage_options: of the table's object store, as deltalake takes them.
-        outside_files: take commits of a shallow clone, which name files of another
-            location by absolute paths; they are read, and never deleted.
-
-    Returns:
-        The adopted versions, or the paths of the copies.
-    """
-    parsed = parse_uri(uri)
-    name = require_table(parsed)
-    with connect(parsed) as catalog:
-        store = open_store(catalog.table(name).location, storage_options)
-        if discard:
-            return _discard(catalog, name, store)
-        return adopt(catalog, name, store, outside_files=outside_files)
-
-
-_discard = discard
-
-
 def _read_following(
     catalog: Catalog, name: str, store: Store, published: int
 ) -> Iterator[_Found]:
-    """The entries that follow a published version without a gap."""
+    """Yield the entries that follow the published version without a gap."""
     start_after = commit_path(published) if published >= 0 else None
     listed = _list_log(store, start_after)
     entries = _read(catalog, name, store, list(listed), published)
@@ -170,7 +165,7 @@ def _list_log(
     for meta in store.list(LOG, start_after):
         name = meta.path.removeprefix(f"{LOG}/")
         if name > ":":
-            # Past the digits: sidecars, and what was discarded.
+            # Behind the digits come sidecars, and discarded entries.
             return
         if match := _VERSION.match(name):
             yield int(match[1]), meta
@@ -183,22 +178,19 @@ def _read(
     files: Iterable[tuple[int, ObjectMeta]],
     published: int,
 ) -> Iterator[_Found]:
-    """The commits among the files that were listed, by version."""
+    """Yield the commits among listed files, by version."""
     commits = [(v, meta) for v, meta in files if meta.path == commit_path(v)]
-    # Asked after the listing: what of it is ours has been ratified by now.
-    ids = _load_transaction_ids(catalog, name, published) if commits else {}
+    # Loaded after the listing, so that the versions of our listed entries are known.
+    ids: dict[int, str] = {}
+    if commits:
+        params = {"name": name, "after": published}
+        with catalog.backend.reading() as session:
+            ids = dict(session.query("load_transaction_ids", params))
     for version, meta in commits:
         data = store.get(meta.path)
         transaction_id = _commit_info(data).get("txnId")
         ours = version in ids and ids[version] == transaction_id
         yield _Found(version, meta, data, ours)
-
-
-def _load_transaction_ids(catalog: Catalog, name: str, after: int) -> dict[int, str]:
-    params = {"name": name, "after": after}
-    with catalog.backend.reading() as session:
-        rows = session.query("load_transaction_ids", params)
-    return dict(rows)
 
 
 def _commit_info(data: bytes) -> dict[str, Any]:
@@ -224,28 +216,30 @@ def _foreign(entry: _Found) -> ForeignCommit:
     )
 
 
-def _decoded(name: str, entry: _Found) -> Entry:
+def decode_entry(where: str, version: int, meta: ObjectMeta, data: bytes) -> Entry:
+    """Decode a log file; an error begins with `where`, a table or a location."""
     try:
-        actions = tuple(decode_commit(entry.data))
+        actions = tuple(decode_commit(data))
     except CodecError as error:
-        raise CodecError(f"{name}: {entry.meta.path}: {error}") from error
-    modified_ms = entry.meta.last_modified_ms
-    return Entry(entry.version, actions, modified_ms, _sha256(entry.data))
+        raise CodecError(f"{where}: {meta.path}: {error}") from error
+    return Entry(version, actions, meta.last_modified_ms, _sha256(data))
 
 
 def _copied(store: Store, path: str) -> str:
-    """Where a copy of a log file is kept, named after what is in it."""
+    """Copy a log file; return the copy's path, which has a hash of its content."""
     data = store.get(path)
     version, rest = path.removeprefix(f"{LOG}/").split(".", 1)
     copy = f"{_DISCARDED}/{version}.{_sha256(data)[:_SHA_DIGITS]}.{rest}"
     store.put_new(copy, data)
     if store.get(copy) != data:
-        raise MirrorError(f"{store.url}: {copy} isn't a true copy; nothing is deleted")
+        raise MirrorError(
+            f"{store.url}: {copy} differs from {path}; nothing is deleted"
+        )
     return copy
 
 
 def _drop_hint(store: Store, versions: Set[int]) -> None:
-    """Forget a `_last_checkpoint` that names a checkpoint about to go."""
+    """Delete `_last_checkpoint` if it names a checkpoint of `versions`."""
     try:
         hint = msgspec.json.decode(store.get(_LAST_CHECKPOINT))
     except (ObjectNotFoundError, msgspec.DecodeError):
@@ -255,31 +249,35 @@ def _drop_hint(store: Store, versions: Set[int]) -> None:
 
 
 def _newest_first(path: str) -> tuple[int, bool]:
-    """A version's commit is the last of it to go: it tells that there is more to do."""
+    """Return the key that sorts log files for deletion.
+
+    A version's commit comes after its other files, because it shows that the version
+    isn't wholly deleted yet.
+    """
     match = _VERSION.match(path.removeprefix(f"{LOG}/"))
     version = int(match[1]) if match else -1
     return -version, path == commit_path(version)
 
 
 def _delete(store: Store, path: str, copy: str) -> None:
-    # Looked at once more: it may be ours by now, if a rival discarded it first.
+    # Read again, because another process may have discarded it and published ours.
     if f".{_sha256(store.get(path))[:_SHA_DIGITS]}." not in copy:
-        raise MirrorError(f"{store.url}: {path} has changed meanwhile; it stays")
+        raise MirrorError(f"{store.url}: {path} was changed meanwhile; it is kept")
     store.delete(path)
 
 
 def _mark_ours(catalog: Catalog, lease: Lease, entry: _Found) -> None:
     hashes = {entry.version: _sha256(entry.data)}
     if not Outbox(catalog.backend).mark_published(lease, hashes, release=False):
-        raise MirrorError(f"{lease.mirror.name}: it took too long; try again")
+        raise MirrorError(f"{lease.mirror.name}: the lease was lost; try again")
 
 
 def _renewed(catalog: Catalog, lease: Lease) -> Lease:
-    """The lease, with time left for what comes next."""
+    """Return the lease, renewed unless it is fresh."""
     if lease.fresh:
         return lease
     if (renewed := Outbox(catalog.backend).renew(lease)) is None:
-        raise MirrorError(f"{lease.mirror.name}: it took too long; try again")
+        raise MirrorError(f"{lease.mirror.name}: the lease was lost; try again")
     return renewed
 
 
@@ -289,7 +287,7 @@ def _settle(catalog: Catalog, name: str) -> None:
 
 
 def _tell(name: str, version: int, done: str, level: int) -> None:
-    message = f"{name}: version {version} of someone else was {done}"
+    message = f"{name}: foreign version {version} was {done}"
     log_event(_log, level, message, event=done, table=name, version=version)
 
 

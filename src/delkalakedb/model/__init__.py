@@ -1,1 +1,1 @@
-"""Pure Delta: actions, codec, schema, statistics, predicates, conflicts. No I/O."""
+"""Pure Delta: actions, codec, schemas, statistics, predicates, rules. No I/O."""

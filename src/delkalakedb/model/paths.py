@@ -1,55 +1,61 @@
-"""Paths of a table's files: what one in the log means, and where a new file goes.
+"""Paths of a table: the file that a path in the log names, new files, log entries.
 
-`resolve_path` is the one place that says what a path in the log means. Whatever opens,
-links, lists, compares or deletes a file of a table goes by its result, never by the
-text in the log: several texts can name one file, and a text can lead anywhere.
+Only `resolve_path` interprets a path in the log. All code that opens, links, lists,
+compares or deletes a file of a table uses its result, never the text in the log,
+because several texts can name one file, and a text can lead anywhere.
 """
 
 import hashlib
 import re
 from collections.abc import Container, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeGuard
 from urllib.parse import quote, unquote
 
-from delkalakedb.errors import CodecError, ProtocolError
-from delkalakedb.model.actions import Action, Add, Cdc, DeletionVector, Remove, known
-from delkalakedb.model.vectors import vector_path
-from delkalakedb.redaction import redact
+from delkalakedb.errors import ProtocolError
+from delkalakedb.model.actions import Action, Add, Cdc, Remove, known
+from delkalakedb.model.vectors import vector_paths
+from delkalakedb.settings import redact
 
 __all__ = [
+    "LOG",
     "NULL_FOLDER",
     "ODD_PATH",
     "Inside",
     "Outside",
     "Values",
     "check_inside",
+    "commit_path",
     "file_path",
     "files_inside",
     "key_inside",
     "log_path",
     "log_paths",
     "resolve_path",
-    "vector_paths",
 ]
 
 Values = dict[str, str | None]
 """Partition values by physical names, as the log has them."""
 
+LOG = "_delta_log"
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 ODD_PATH = r"%|^/|(?:^|/)\.{0,2}(?:/|$)|:/|:$|\x00"
-"""A pattern, for RE2 as well, of each path that may not be its file's literal path."""
+"""A pattern, for `re` and RE2, of paths that may not be their file's literal path."""
 
 _MAX_NAME_BYTES = 255
 _ABSOLUTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(?=/|$)")
 _ALIASES = {"s3a": "s3", "s3n": "s3"}
 _NO_NAMES = frozenset({"", ".", ".."})
 _CLONE = (
-    "a shallow clone, which has files of another table, is taken in with "
+    "to import a shallow clone, which has files of another table, pass "
     "outside_files=True (--outside-files)"
 )
+
+
+def commit_path(version: int) -> str:
+    """Return the path of a version's commit."""
+    return f"{LOG}/{version:020}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ class Inside:
     """A file below a table's location.
 
     Args:
-        path: its literal path below the location, as a store takes it.
+        path: the file's literal path below the location, as a store takes it.
     """
 
     path: str
@@ -65,12 +71,12 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Something that isn't a file below a table's location.
+    """The target of a path that isn't a file below a table's location.
 
     Args:
-        url: the absolute URL of it.
-        absolute: whether the log names it by an absolute path, as a shallow clone names
-            the files of another table; a relative path never rightly leads out.
+        url: the target's absolute URL.
+        absolute: whether the path is absolute, as a shallow clone names the files of
+            another table. A valid relative path never leads out of the location.
     """
 
     url: str
@@ -85,12 +91,12 @@ class _Root:
 
 
 def resolve_path(path: str, location: str) -> Inside | Outside:
-    """Return where a path in a table's log leads.
+    """Return the file that a path in a table's log names.
 
     Args:
-        path: the path of an add, remove, cdc or deletion vector, encoded as a URI's:
+        path: the path of an add, remove, cdc or deletion vector, percent-encoded:
             relative to the location, or absolute.
-        location: the table's, as a URL or as a local path.
+        location: the table's location, as a URL or as a local path.
     """
     text = unquote(path, errors="surrogateescape") if "%" in path else path
     if _is_plain(text):
@@ -113,7 +119,7 @@ def resolve_path(path: str, location: str) -> Inside | Outside:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a decoded path is surely its file's; a pattern takes thrice as long."""
+    """Return whether a decoded path is a literal one; a regex takes thrice as long."""
     return (
         text[:1] not in "/."
         and "/." not in text
@@ -125,13 +131,16 @@ def _is_plain(text: str) -> bool:
 
 
 def key_inside(path: str, location: str) -> str | None:
-    """Return the literal path below the location of a path in the log, if it is one."""
+    """Return the literal path below the location that a path in the log names.
+
+    The result is None for a path that leads out of the location.
+    """
     found = resolve_path(path, location)
     return found.path if isinstance(found, Inside) else None
 
 
 def log_paths(action: Add | Remove | Cdc) -> Iterator[str]:
-    """Yield the paths in the log of an action's file and of its vector's file."""
+    """Yield the paths, as in the log, of an action's file and deletion vector."""
     yield action.path
     if not isinstance(action, Cdc) and (vector := known(action.deletion_vector)):
         yield from vector_paths(vector)
@@ -152,17 +161,17 @@ def check_inside(
     outside_files: bool = False,
     hint: str = _CLONE,
 ) -> None:
-    """Raise ProtocolError where an action names a file outside a table's location.
+    """Raise `ProtocolError` if an action names a file outside a table's location.
 
     Args:
         actions: the actions of a commit, or some of them.
-        location: the table's.
-        had: paths and deletion vector ids that the table has already; an absolute path
-            among them is taken, so that the files of a shallow clone can be removed.
-        outside_files: take every absolute path, as a shallow clone has them.
+        location: the table's location.
+        had: paths and deletion vector ids that the table already has; absolute paths
+            among them are allowed, so that the files of a shallow clone can be removed.
+        outside_files: allow every absolute path, as a shallow clone has them.
         hint: what the error says to do about an absolute path.
 
-    A path that names no file, such as `.`, is let pass: nobody can open anything by it.
+    A path that names no file, such as `.`, is allowed, because it can't be opened.
     """
     for action in actions:
         if isinstance(action, Add | Remove | Cdc):
@@ -176,7 +185,7 @@ def check_inside(
 
 
 def _leaves(place: Inside | Outside, location: str) -> TypeGuard[Outside]:
-    """Whether a path leads away; one that names no file at all leads nowhere."""
+    """Return whether a path leads out of the location; one such as `.` doesn't."""
     if isinstance(place, Inside):
         return False
     return not f"{place.url}/".startswith(f"{_url(_root(location))}/")
@@ -188,7 +197,7 @@ def _refusal(
     kind = type(action).__name__.lower()
     what = kind if path == action.path else f"deletion vector of {kind}"
     if not place.absolute:
-        hint = "a relative path leads out of it only in a log that was tampered with"
+        hint = "only a log that was tampered with has such a relative path"
     return redact(
         f"{what} {path}: {place.url} isn't a file below the table's location "
         f"{location}; {hint}"
@@ -200,14 +209,6 @@ def _is_had(action: Add | Remove | Cdc, path: str, had: Container[str]) -> bool:
         return path in had
     vector = None if isinstance(action, Cdc) else known(action.deletion_vector)
     return vector is not None and vector.unique_id in had
-
-
-def vector_paths(vector: DeletionVector) -> Iterator[str]:
-    """Yield the path in the log of a vector's file, if it has one."""
-    # One that no reader can find is in no file.
-    with suppress(CodecError):
-        if (path := vector_path(vector)) is not None:
-            yield path
 
 
 def _url(root: _Root) -> str:
@@ -224,9 +225,9 @@ def _root(location: str) -> _Root:
 
 
 def _server(scheme: str, authority: str | None) -> tuple[str, str]:
-    """The scheme and the authority of a URL, in one spelling."""
+    """Return the scheme and the authority of a URL in their canonical spelling."""
     scheme = scheme.lower()
-    # In abfss:// the container stands where other URLs have a user.
+    # In abfss:// the part before `@` is the container, not a user.
     if not scheme.startswith("abfs"):
         authority = (authority or "").rpartition("@")[2]
     if scheme == "file" and authority == "localhost":
@@ -245,19 +246,19 @@ def _normalized(above: tuple[str, ...], path: str) -> tuple[str, ...]:
 
 
 def file_path(name: str, values: Values) -> str:
-    """Return the path below the location of a new file."""
+    """Return the path below the location of a new file with partition values."""
     return "/".join((*(_folder(*item) for item in values.items()), name))
 
 
 def log_path(path: str) -> str:
-    """Return a literal path as the log has it: encoded as a URL's."""
-    # What deltalake, too, leaves as it is.
+    """Return a literal path percent-encoded, as in the log and in locations."""
+    # Characters that deltalake, too, doesn't encode.
     return quote(path, safe="/!$&'()*+,;=:@~", errors="surrogateescape")
 
 
 def _folder(name: str, value: str | None) -> str:
     text = NULL_FOLDER if value is None else quote(value, safe="")
-    # As delta-rs, which escapes values and no names, but never out of the location.
+    # delta-rs encodes values but not names; a name that leads out is encoded, too.
     *above, _ = name.split("/")
     plain = _NO_NAMES.isdisjoint(above) and "\0" not in name
     folder = f"{name if plain else quote(name, safe='')}={text}"

@@ -1,10 +1,14 @@
-"""Deletion vectors: where one is kept, and which rows it takes from its file.
+"""Deletion vectors: the layout of their bytes, and the paths of their files.
 
 A vector is a 64-bit roaring bitmap in the portable layout that the protocol describes.
+No other module knows the layout of a vector's bytes or of its path.
 """
 
-import struct
 import zlib
+from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
@@ -12,13 +16,23 @@ import msgspec
 from delkalakedb.errors import CodecError
 from delkalakedb.model.actions import DeletionVector, known
 
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
 __all__ = [
+    "FRAME_BYTES",
     "inline_vector",
+    "kept_rows",
     "parse_vector",
+    "relocated_vector",
     "renamed_vector",
     "unframed",
     "vector_path",
+    "vector_paths",
 ]
+
+FRAME_BYTES = 8
+"""Bytes around each vector in a file: four of length before, four of checksum after."""
 
 # The alphabet of Z85.
 _DIGITS = (
@@ -26,19 +40,16 @@ _DIGITS = (
     "ABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 )
 _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
-_MAGIC = 1681511377
+# The first bytes of a bitmap in the portable layout.
+_MAGIC = (1681511377).to_bytes(4, "little")
+# digits of a UUID in Z85
 _UUID_LENGTH = 20
-# Bytes of the bitmap of one container, which stands for 65,536 rows.
-_CONTAINER_BYTES = 8192
-_ARRAY_MAX = 4096
-_WITH_RUNS, _WITHOUT_RUNS = 12347, 12346
-_NO_OFFSETS_BELOW = 4
 
 
 def vector_path(vector: DeletionVector) -> str | None:
-    """Return the path of a vector's file as the log would have it; None if inline.
+    """Return the path of a vector's file, encoded as in the log; None if inline.
 
-    An add's path has the same form: `model.paths.resolve_path` says where it leads.
+    `model.paths.resolve_path` resolves the path, as it does for an add.
     """
     text = vector.path_or_inline_dv
     if vector.storage_type == "i":
@@ -53,24 +64,40 @@ def vector_path(vector: DeletionVector) -> str | None:
             raise ValueError("too short")
         name = f"deletion_vector_{UUID(bytes=_decode(identity))}.bin"
     except (KeyError, OverflowError, ValueError) as error:
-        raise CodecError(f"{text!r} names no file of a deletion vector") from error
+        raise CodecError(f"{text!r} isn't the path of a deletion vector") from error
     return f"{folder}/{name}" if folder else name
 
 
+def vector_paths(vector: DeletionVector) -> Iterator[str]:
+    """Yield the path, as in the log, of a vector's file, if the vector has one."""
+    # A path that can't be parsed names no file.
+    with suppress(CodecError):
+        if (path := vector_path(vector)) is not None:
+            yield path
+
+
 def renamed_vector(vector: DeletionVector, identity: UUID) -> DeletionVector:
-    """Return a vector that is kept in the file of a UUID at the location's root."""
+    """Return the vector with the path of a UUID's file at the location's root."""
     return msgspec.structs.replace(
         vector, storage_type="u", path_or_inline_dv=_encode(identity.bytes)
     )
 
 
+def relocated_vector(vector: DeletionVector, folder: str) -> DeletionVector:
+    """Return the vector with `folder` put before its path, which holds a UUID."""
+    text = vector.path_or_inline_dv
+    prefix, identity = text[:-_UUID_LENGTH], text[-_UUID_LENGTH:]
+    path = f"{folder}/{prefix}" if prefix else folder
+    return msgspec.structs.replace(vector, path_or_inline_dv=path + identity)
+
+
 def inline_vector(vector: DeletionVector) -> bytes:
-    """The bytes of a vector that is in the log itself."""
+    """Return the bytes of an inline vector."""
     return _decode(vector.path_or_inline_dv)[: vector.size_in_bytes]
 
 
 def unframed(vector: DeletionVector, data: bytes) -> bytes:
-    """A vector's bytes as its file has them: between their length and a checksum."""
+    """Return a vector's bytes without their frame, after checking the checksum."""
     length = int.from_bytes(data[:4], "big")
     body, checksum = data[4 : 4 + length], data[4 + length : 8 + length]
     if length != vector.size_in_bytes or zlib.crc32(body) != int.from_bytes(
@@ -81,78 +108,30 @@ def unframed(vector: DeletionVector, data: bytes) -> bytes:
     return body
 
 
-def parse_vector(data: bytes) -> bytearray:
-    """A bitmap of the rows that are gone: bit i of byte n stands for row 8n + i."""
+def parse_vector(data: bytes) -> "BitMap64":
+    """Return the deleted rows of a file as a bitmap.
+
+    Never list all rows of the bitmap, because a vector of few bytes may hold billions.
+    """
+    # Here, because few tables need the C library.
+    from pyroaring import BitMap64
+
+    if data[:4] != _MAGIC:
+        raise CodecError(f"not a deletion vector: it starts with {data[:4]!r}")
     try:
-        return _parse(data)
-    except (struct.error, IndexError) as error:
-        raise CodecError("a deletion vector ends too early") from error
+        return BitMap64.deserialize(data[4:])
+    except (IndexError, ValueError) as error:
+        raise CodecError("a deletion vector ends too early or is damaged") from error
 
 
-def _parse(data: bytes) -> bytearray:
-    magic, parts = struct.unpack_from("<IQ", data)
-    if magic != _MAGIC:
-        raise CodecError(f"not a deletion vector: it starts with {magic}")
-    rows, at = bytearray(), 12
-    for _ in range(parts):
-        (high,) = struct.unpack_from("<I", data, at)
-        at = _add_bitmap(rows, high << 32, data, at + 4)
-    return rows
-
-
-def _add_bitmap(rows: bytearray, base: int, data: bytes, at: int) -> int:
-    """Add a 32-bit roaring bitmap, and say where it ends."""
-    (cookie,) = struct.unpack_from("<I", data, at)
-    at += 4
-    runs = 0
-    if cookie & 0xFFFF == _WITH_RUNS:
-        count = (cookie >> 16) + 1
-        length = (count + 7) // 8
-        runs = int.from_bytes(data[at : at + length], "little")
-        at += length
-    elif cookie == _WITHOUT_RUNS:
-        (count,) = struct.unpack_from("<I", data, at)
-        at += 4
-    else:
-        raise CodecError(f"not a roaring bitmap: it starts with {cookie}")
-    heads = list(struct.iter_unpack("<HH", data[at : at + 4 * count]))
-    at += 4 * count
-    if cookie == _WITHOUT_RUNS or count >= _NO_OFFSETS_BELOW:
-        at += 4 * count
-    for number, (key, cardinality) in enumerate(heads):
-        start = (base >> 3) + key * _CONTAINER_BYTES
-        if len(rows) < start + _CONTAINER_BYTES:
-            rows.extend(bytes(start + _CONTAINER_BYTES - len(rows)))
-        if runs >> number & 1:
-            at = _add_runs(rows, start, data, at)
-        elif cardinality + 1 <= _ARRAY_MAX:
-            at = _add_array(rows, start, cardinality + 1, data, at)
-        else:
-            rows[start : start + _CONTAINER_BYTES] = data[at : at + _CONTAINER_BYTES]
-            at += _CONTAINER_BYTES
-    return at
-
-
-def _add_array(rows: bytearray, start: int, count: int, data: bytes, at: int) -> int:
-    for row in struct.unpack_from(f"<{count}H", data, at):
-        rows[start + (row >> 3)] |= 1 << (row & 7)
-    return at + 2 * count
-
-
-def _add_runs(rows: bytearray, start: int, data: bytes, at: int) -> int:
-    count = int.from_bytes(data[at : at + 2], "little")
-    pairs = struct.unpack_from(f"<{2 * count}H", data, at + 2)
-    for first, more in zip(pairs[::2], pairs[1::2], strict=True):
-        bits = (1 << more + 1) - 1 << (first & 7)
-        width = (first & 7) + more + 8 >> 3
-        into = slice(start + (first >> 3), start + (first >> 3) + width)
-        bits |= int.from_bytes(rows[into], "little")
-        rows[into] = bits.to_bytes(width, "little")
-    return at + 2 + 4 * count
+def kept_rows(gone: "BitMap64", start: int, count: int) -> "array[int]":
+    """Return the live rows among `count` rows from `start` on, relative to `start`."""
+    rows = type(gone)(range(start, start + count)) - gone
+    return rows.shift(-start).to_array()
 
 
 def _decode(text: str) -> bytes:
-    """Z85: five digits of base 85 for four bytes."""
+    """Return the bytes of a Z85 text: four bytes for five digits of base 85."""
     found = bytearray()
     for at in range(0, len(text), 5):
         word = 0

@@ -1,16 +1,32 @@
-"""The PySpark data pipeline over SQL-backed tables."""
+"""The PySpark API for tables of a SQL catalog."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from delkalakedb.doors import door
 from delkalakedb.spark.session import check_pyspark
 
 if TYPE_CHECKING:
-    from delkalakedb.spark.reading import read
-    from delkalakedb.spark.scale import checkpoint, import_table, verify
-    from delkalakedb.spark.streaming import foreach_batch
-    from delkalakedb.spark.table import DeltaTable
-    from delkalakedb.spark.writing import write
+    from delkalakedb.spark.face import DeltaTable as DeltaTable, write as write
+    from delkalakedb.spark.reader import read as read
+    from delkalakedb.spark.scale import *
+    from delkalakedb.spark.stream import *
+else:
+    _find, __dir__ = door(
+        __name__,
+        {
+            "face": "DeltaTable write",
+            "reader": "read",
+            "scale": "checkpoint import_table verify",
+            "stream": "StreamReader foreach_batch",
+        },
+    )
+
+    def __getattr__(name: str) -> object:
+        # so that a missing pyspark gives one sentence instead of a traceback
+        if name in __all__:
+            check_pyspark()
+        return _find(name)
+
 
 __all__ = [
     "DeltaTable",
@@ -21,28 +37,3 @@ __all__ = [
     "verify",
     "write",
 ]
-
-# Loaded on first use: what goes wrong without pyspark is said in one sentence.
-_HOMES = {
-    "DeltaTable": "table",
-    "checkpoint": "scale",
-    "foreach_batch": "streaming",
-    "import_table": "scale",
-    "read": "reading",
-    "verify": "scale",
-    "write": "writing",
-}
-
-if not TYPE_CHECKING:  # a checker would take every name for one of ours
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        check_pyspark()
-        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

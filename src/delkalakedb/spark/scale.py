@@ -1,7 +1,8 @@
-"""Metadata at scale: executors read a huge log, the driver has the catalog.
+"""Import, verify and checkpoint huge tables with Spark's executors.
 
-What comes of it is what one process makes of the same log: executors hand over the
-commits' own bytes and a checkpoint's files, in the order of the log.
+Executors read the log, and only the driver opens the catalog. Executors return the
+bytes of commits and the file actions of checkpoints in the order of the log, so the
+result equals that of a single process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -12,19 +13,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delkalakedb.catalog import connect
-from delkalakedb.migrate.importing import Imported, ImportProgress, import_into
-from delkalakedb.mirror.report import Report
-from delkalakedb.mirror.verify import verify as compare
-from delkalakedb.model.codec import decode_commit, encode_commit
-from delkalakedb.model.replay import FileKey
+from delkalakedb.catalog import using_table
+from delkalakedb.deltalake import DeltaTable
+from delkalakedb.migrate import Imported, ImportProgress, import_table as import_log
+from delkalakedb.mirror.verify import Report, verify_table
+from delkalakedb.model.actions import decode_commit, encode_commit
+from delkalakedb.model.log import FileKey
 from delkalakedb.spark.session import check_spark
 from delkalakedb.storage import ObjectMeta, Store, open_store
-from delkalakedb.storage.checkpoint import read_sidecars
-from delkalakedb.storage.columns import ADDS, Part, read_files
-from delkalakedb.storage.reading import Reading, batches
-from delkalakedb.table import DeltaTable
-from delkalakedb.uri import parse_uri, require_table
+from delkalakedb.storage.log import (
+    ADDS,
+    Part,
+    Reading,
+    batches,
+    read_files,
+    read_sidecars,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,10 +37,10 @@ __all__ = ["checkpoint", "import_table", "verify"]
 
 T = TypeVar("T")
 Options = Mapping[str, str] | None
-# Tasks in one job: what they hand over is in the driver's memory at once.
+# tasks in one job, whose results are in the driver's memory together
 _COMMIT_TASKS, _FILE_TASKS = 64, 4
 _BODIES = pa.schema([("task", pa.int64()), ("body", pa.binary())])
-# An add in its columns, or another action as the line of a commit.
+# an add action as columns, or another action as one line of JSON
 _FILES = pa.schema(
     [
         ("task", pa.int64()),
@@ -57,33 +61,33 @@ def import_table(
     outside_files: bool = False,
     progress: Callable[[ImportProgress], None] | None = None,
 ) -> Imported:
-    """`dk.import_table`, its log read by Spark's executors.
+    """Import a table like `dk.import_table`, with executors reading the log.
 
     Args:
-        spark: the session.
-        location: where the table is: a path or a URL that executors reach, too.
-        uri: the URI that it will have, with the table's name.
-        storage_options: of the table's object store, as deltalake takes them.
-        history: as far back as the log goes; without it from the newest checkpoint.
-        deep: verify every version and the data files, not only the latest state.
-        outside_files: take in a shallow clone, whose log names files of another
-            location by absolute paths; they are read, and never deleted.
-        progress: called after each part that is in the catalog.
+        spark: the Spark session.
+        location: the table's location, a path or URL that executors can reach.
+        uri: the `deltasql://` URI of the new table.
+        storage_options: the options of the table's object store, as deltalake takes
+            them.
+        history: whether to import all versions in the log; otherwise the import starts
+            at the newest checkpoint.
+        deep: whether to verify every version and the data files, not only the latest
+            state.
+        outside_files: whether to accept a shallow clone, whose log names files of
+            another location by absolute paths. Those files are read and never deleted.
+        progress: called after each part that was loaded into the catalog.
     """
     check_spark(spark)
-    parsed = parse_uri(uri)
-    name, store = require_table(parsed), open_store(location, storage_options)
-    with connect(parsed) as catalog:
-        return import_into(
-            catalog,
-            name,
-            store,
-            history=history,
-            deep=deep,
-            outside_files=outside_files,
-            progress=progress,
-            reading=_Executors(spark, storage_options),
-        )
+    return import_log(
+        location,
+        uri,
+        storage_options=storage_options,
+        history=history,
+        deep=deep,
+        outside_files=outside_files,
+        progress=progress,
+        reading=_Executors(spark, storage_options),
+    )
 
 
 def verify(
@@ -93,21 +97,21 @@ def verify(
     deep: bool = False,
     storage_options: Options = None,
 ) -> Report:
-    """`dk.verify` of one table, its log read by Spark's executors.
+    """Verify one table like `dk.verify`, with executors reading the log.
 
     Args:
-        spark: the session.
-        uri: the URI of a table.
-        deep: every version instead of the latest, and the data files.
-        storage_options: of the table's object store, as deltalake takes them.
+        spark: the Spark session.
+        uri: the table's URI.
+        deep: whether to verify every version and the data files, not only the latest
+            state.
+        storage_options: the options of the table's object store, as deltalake takes
+            them.
     """
     check_spark(spark)
-    parsed = parse_uri(uri)
-    name = require_table(parsed)
-    with connect(parsed) as catalog:
+    with using_table(uri) as (catalog, name):
         store = open_store(catalog.table(name).location, storage_options)
         reading = _Executors(spark, storage_options)
-        return compare(catalog, name, store, deep=deep, reading=reading)
+        return verify_table(catalog, name, store, deep=deep, reading=reading)
 
 
 def checkpoint(
@@ -115,13 +119,14 @@ def checkpoint(
 ) -> None:
     """Write a V2 checkpoint of a table's latest version, streamed from SQL.
 
-    It has a sidecar for every 500,000 files. A table whose protocol has no V2
-    checkpoints gets a classic one, a single file.
+    The checkpoint has a sidecar for every 500,000 files. A table without the feature
+    v2Checkpoint gets a classic checkpoint of one file.
 
     Args:
-        spark: the session.
-        uri: the URI of a table.
-        storage_options: of the table's object store, as deltalake takes them.
+        spark: the Spark session.
+        uri: the table's URI.
+        storage_options: the options of the table's object store, as deltalake takes
+            them.
     """
     check_spark(spark)
     options = dict(storage_options) if storage_options else None
@@ -130,14 +135,14 @@ def checkpoint(
 
 
 class _Executors(Reading):
-    """Reads by jobs of a few tasks; without a catalog, and without its credentials."""
+    """A reader of logs by Spark jobs, which don't get the catalog's credentials."""
 
     def __init__(self, spark: "SparkSession", options: Options) -> None:
         self._spark = spark
         self._options = dict(options or {})
 
     def commits(self, store: Store, files: Iterable[ObjectMeta]) -> Iterator[bytes]:
-        """The bytes of commits, in order."""
+        """Yield the bytes of commits, in order."""
         tasks = (tuple(meta.path for meta in some) for some in batches(files))
         for some in _some(tasks, _COMMIT_TASKS):
             read = _ReadCommits(store.url, self._options, some)
@@ -146,9 +151,9 @@ class _Executors(Reading):
     def files(
         self, store: Store, paths: Sequence[str], kinds: Set[str], without: Set[FileKey]
     ) -> Iterator[Part]:
-        """The file actions of a checkpoint: a task for each of its files."""
+        """Yield the file actions of a checkpoint, each of whose files is one task."""
         if len(paths) == 1 and (sidecars := list(read_sidecars(store, paths[0]))):
-            # What it has of its own are few, and come first.
+            # The few actions outside of sidecars come first.
             yield from read_files(store, paths, kinds, without, sidecars=False)
             paths = sidecars
         for some in _some(iter(paths), _FILE_TASKS):
@@ -172,7 +177,7 @@ class _Executors(Reading):
 
 @dataclass(frozen=True)
 class _ReadCommits:
-    """What a task does: a row for each commit."""
+    """The function that returns a row for each commit of a task."""
 
     location: str
     options: Mapping[str, str] = field(repr=False)
@@ -190,7 +195,7 @@ class _ReadCommits:
 
 @dataclass(frozen=True)
 class _ReadFiles:
-    """What a task does: the file actions of a part of a checkpoint."""
+    """The function that returns the file actions of a task's checkpoint part."""
 
     location: str
     options: Mapping[str, str] = field(repr=False)
@@ -225,7 +230,7 @@ def _handed_over(number: int, part: Part) -> pa.RecordBatch:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[Part]:
-    """Runs of adds in columns and of other actions, as they were handed over."""
+    """Split a task's rows into add actions as columns and lists of other actions."""
     plain = batch["line"].is_null().to_pylist()
     changes = [i for i, (a, b) in enumerate(pairwise(plain), 1) if a != b]
     for start, end in pairwise([0, *changes, len(plain)]):

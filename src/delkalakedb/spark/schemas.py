@@ -1,66 +1,91 @@
-"""A table's schema as Spark's types: its JSON is Spark's own."""
+"""Schemas of tables as Spark types, with the names and ids used in data files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+from pyspark.sql import Column, functions as sf
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from delkalakedb.errors import ProtocolError, SchemaMismatchError
 from delkalakedb.model.actions import Metadata
-from delkalakedb.model.schema import PHYSICAL_NAME
+from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.model.schema.schema import PHYSICAL_NAME
 
-__all__ = ["physical_type", "quoted", "spark_schema", "table_schema"]
+__all__ = [
+    "arrow_schema",
+    "file_schema",
+    "find_field",
+    "is_mapped",
+    "physical_columns",
+    "physical_schema",
+    "physical_type",
+    "quoted",
+    "spark_schema",
+    "table_schema",
+]
 
-# Spark would act on these: a default that stands for a missing value, and so on.
+
+# keys that Spark would act on, such as a default for missing values
 _ACTED_ON = ("CURRENT_DEFAULT", "EXISTS_DEFAULT", "__CHAR_VARCHAR_TYPE_STRING")
 
 
 def table_schema(metadata: Metadata) -> StructType:
-    """The schema that the log has, with all it says of the columns."""
+    """Return the schema in `metadata` with all column metadata."""
     try:
         return StructType.fromJson(msgspec.json.decode(metadata.schema_string))
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"a type that Spark doesn't know: {error}") from error
+        raise ProtocolError(
+            f"the schema has a type that Spark lacks: {error}"
+        ) from error
 
 
 def spark_schema(metadata: Metadata, columns: list[str] | None = None) -> StructType:
-    """The schema of the rows that Spark reads, or of some of the columns."""
-    schema = _plain(table_schema(metadata))
+    """Return the schema of the rows that Spark reads, limited to `columns` if given."""
+    schema = StructType([_field(field) for field in table_schema(metadata)])
     if columns is None:
         return schema
-    return StructType([_column(schema, name) for name in columns])
+    found = []
+    for name in columns:
+        if (field := find_field(schema, name)) is None:
+            there = ", ".join(schema.names)
+            raise SchemaMismatchError(f"no column {name}; the table has {there}")
+        found.append(field)
+    return StructType(found)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark uses for `schema`."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def find_field(schema: StructType, name: str) -> StructField | None:
+    """Return the field `name`, ignoring case unless two names differ only by case."""
+    alike = [field for field in schema if field.name.lower() == name.lower()]
+    return next((f for f in alike if f.name == name), next(iter(alike), None))
 
 
 def physical_type(metadata: Metadata, column: StructField) -> StructField:
-    """A column as it is called in the files."""
+    """Return `column` with the physical names that data files use."""
     there = {field.name: field for field in table_schema(metadata)}
     return _field(_renamed(there[column.name]))
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark's expressions take it, whatever it holds."""
+    """Return `name` in backticks, for Spark's expressions."""
     return f"`{name.replace('`', '``')}`"
 
 
-def _column(schema: StructType, name: str) -> StructField:
-    """The column of a name, as Spark finds it: case matters only between two."""
-    alike = [field for field in schema if field.name.lower() == name.lower()]
-    exact = [field for field in alike if field.name == name]
-    if not (found := exact or alike):
-        there = ", ".join(schema.names)
-        raise SchemaMismatchError(f"no column {name}; the table has {there}")
-    return found[0]
-
-
-def _plain(schema: StructType) -> StructType:
-    return StructType([_field(field) for field in schema])
-
-
 def _field(field: StructField) -> StructField:
-    kept = {key: value for key, value in field.metadata.items() if _means_nothing(key)}
+    kept = {
+        key: value
+        for key, value in field.metadata.items()
+        if not key.startswith(("delta.", "parquet.")) and key not in _ACTED_ON
+    }
     kind = _within(field.dataType, _field)
-    # Like every file source of Spark: what a file holds isn't checked.
+    # nullable, as for all of Spark's file sources, because files aren't checked
     return StructField(field.name, kind, nullable=True, metadata=kept)
 
 
@@ -79,5 +104,71 @@ def _within(kind: DataType, change: Callable[[StructField], StructField]) -> Any
     return kind
 
 
-def _means_nothing(key: str) -> bool:
-    return not key.startswith(("delta.", "parquet.")) and key not in _ACTED_ON
+_ID = "delta.columnMapping.id"
+_FIELD_ID = "parquet.field.id"
+
+
+def is_mapped(metadata: Metadata) -> bool:
+    """Return whether the table has column mapping."""
+    return parse_properties(metadata).column_mapping_mode != "none"
+
+
+def physical_columns(columns: Sequence[str], metadata: Metadata) -> Iterator[Column]:
+    """Return the expressions that turn `columns` into the columns of data files."""
+    fields = {}
+    if is_mapped(metadata):
+        names = table_schema(metadata).names
+        fields = dict(zip(names, physical_schema(metadata), strict=True))
+    for name in columns:
+        if name in metadata.partition_columns:
+            continue
+        column = sf.col(quoted(name))
+        if (field := fields.get(name)) is None:
+            yield column
+        else:
+            renamed = column.cast(field.dataType)
+            yield renamed.alias(field.name, metadata=field.metadata)
+
+
+def physical_schema(metadata: Metadata) -> StructType:
+    """Return the table's schema with physical names and Parquet field ids."""
+    return StructType.fromJson(_physical(msgspec.json.decode(metadata.schema_string)))
+
+
+def file_schema(schema: pa.Schema, physical: StructType | None) -> pa.Schema:
+    """Return the Arrow schema of a data file: nullable, with Parquet field ids.
+
+    All fields become nullable, because Spark marks the fields of a nullable struct as
+    not null.
+    """
+    fields = {field.name: field for field in physical or ()}
+    return pa.schema([_file_field(f, fields.get(f.name)) for f in schema])
+
+
+def _physical(node: Any) -> Any:
+    if not isinstance(node, dict):
+        return node
+    renamed = {key: _physical(value) for key, value in node.items()}
+    if "fields" in node:
+        renamed["fields"] = [_physical(field) for field in node["fields"]]
+    given = node.get("metadata") or {}
+    if "name" in node and PHYSICAL_NAME in given:
+        renamed["name"] = given[PHYSICAL_NAME]
+        renamed["metadata"] = {_FIELD_ID: given[_ID]}
+    return renamed
+
+
+def _file_field(field: pa.Field, known: StructField | None = None) -> pa.Field:
+    kind, ids = field.type, known.metadata if known else {}
+    if pa.types.is_struct(kind):
+        there = known.dataType if known else None
+        fields = there.fields if isinstance(there, StructType) else ()
+        inner = {f.name: f for f in fields}
+        kind = pa.struct([_file_field(f, inner.get(f.name)) for f in kind])
+    elif pa.types.is_map(kind):
+        key = _file_field(kind.key_field).with_nullable(False)
+        kind = pa.map_(key, _file_field(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_file_field(kind.value_field))
+    marked = {"PARQUET:field_id": str(ids[_FIELD_ID])} if _FIELD_ID in ids else None
+    return pa.field(field.name, kind, metadata=marked)

@@ -1,9 +1,10 @@
-"""What Spark there is: its version, its Java, and the stores that it can reach."""
+"""Checks of the Spark installation, and the object stores that Spark can read."""
 
 import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -34,7 +35,7 @@ _ILLEGAL = re.compile(
     re.ASCII,
 )
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-# What Spark reaches these stores with, which comes in JARs of their own.
+# file system classes that are in separate JARs, by scheme
 _CLASSES = {
     "abfs": "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
     "abfss": "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem",
@@ -44,48 +45,44 @@ _CLASSES = {
 
 
 def check_spark(spark: Any = None) -> None:
-    """Refuse a machine without a Spark that this package can use.
+    """Raise an error unless the machine has a Spark that this package supports.
 
     Args:
-        spark: the session, where there is one; its Java then works.
+        spark: the session, if one exists; then Java isn't checked, because Spark has
+            started Java.
     """
     check_pyspark()
     if spark is None:
         _check_java()
     elif not hasattr(spark, "createDataFrame"):
         raise DeltaError(
-            f"a Spark session is needed, not {type(spark).__name__}; make one by "
+            f"expected a Spark session, not {type(spark).__name__}; create one with "
             "SparkSession.builder.getOrCreate()"
         )
 
 
 @cache
 def check_pyspark() -> None:
-    """Refuse to go on without a supported pyspark."""
+    """Raise `ImportError` unless a supported pyspark is installed."""
     wanted = ".".join(map(str, _PYSPARK))
-    try:
-        version = metadata.version("pyspark")
-    except metadata.PackageNotFoundError:
-        try:
-            # The client alone, which speaks to a Connect server.
-            version = metadata.version("pyspark-client")
-        except metadata.PackageNotFoundError:
-            raise ImportError(
-                f"Spark needs pyspark {wanted} or newer, which isn't there: {_REMEDY}"
-            ) from None
+    # pyspark-client suffices for a Connect server
+    for package in ("pyspark", "pyspark-client"):
+        with suppress(metadata.PackageNotFoundError):
+            version = metadata.version(package)
+            break
+    else:
+        raise ImportError(f"pyspark {wanted} or newer isn't installed: {_REMEDY}")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _PYSPARK:
-        raise ImportError(
-            f"pyspark {version} is too old, {wanted} is the oldest: {_REMEDY}"
-        )
+        raise ImportError(f"pyspark {version} is older than {wanted}: {_REMEDY}")
 
 
 def is_connect(spark: "SparkSession") -> bool:
-    """Whether the session is a client of a Connect server."""
+    """Return whether `spark` is a client of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def spark_url(url: str) -> str:
-    """A URL as Spark calls it in what it tells of its files."""
+    """Return `url` in the spelling of Spark's `_metadata.file_path`."""
     scheme, _, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     path = java_path(path)
@@ -95,12 +92,12 @@ def spark_url(url: str) -> str:
 
 
 def java_path(path: str) -> str:
-    """A URL's path with what Java's URIs escape escaped, and nothing else."""
+    """Return a URL's path, escaped exactly as Java's `URI` class escapes it."""
     return _ILLEGAL.sub(lambda found: quote(found[0]), unquote(path))
 
 
 def can_reach(spark: "SparkSession", url: str) -> bool:
-    """Whether Spark has what it takes to read from a store."""
+    """Return whether Spark has the classes to read from the store at `url`."""
     scheme = urlsplit(url).scheme
     scheme = _ALIASES.get(scheme, scheme)
     if scheme in ("az", "memory"):
@@ -112,7 +109,7 @@ def _has_class(spark: "SparkSession", name: str) -> bool:
     from pyspark.errors import AnalysisException
 
     try:
-        # No class has such a method: Spark says whether it knew the class at all.
+        # No class has this method, so the error tells whether the class exists.
         spark.sql(f"SELECT java_method('{name}', 'none')").schema  # noqa: B018
     except AnalysisException as error:
         return error.getCondition() != "DATATYPE_MISMATCH.UNEXPECTED_CLASS_TYPE"
@@ -120,26 +117,17 @@ def _has_class(spark: "SparkSession", name: str) -> bool:
 
 
 def _check_java() -> None:
-    java = _find_java()
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if java is None:
         raise DeltaError(
             f"Spark needs Java {_JAVA} or newer, and no java was found: install a JDK "
             "and set JAVA_HOME to its folder"
         )
-    version = _java_version(java)
-    if version is not None and version < _JAVA:
-        raise DeltaError(
-            f"{java} is Java {version}, and Spark needs {_JAVA} or newer: install one "
-            "and set JAVA_HOME to its folder"
-        )
-
-
-def _find_java() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which("java", path=str(Path(home) / "bin") if home else None)
-
-
-def _java_version(java: str) -> int | None:
     said = subprocess.run([java, "-version"], capture_output=True, text=True)
     found = _VERSION.search(said.stderr + said.stdout)
-    return int(found[1]) if found else None
+    if found and int(found[1]) < _JAVA:
+        raise DeltaError(
+            f"{java} is Java {found[1]}, but Spark needs {_JAVA} or newer: install it "
+            "and set JAVA_HOME to its folder"
+        )

@@ -1,6 +1,7 @@
-"""The few things that are asked of an object store, for one table's location.
+"""The interface of an object store, and its errors in plain words.
 
-A path is an object's literal key below that location: nothing is percent-decoded.
+A store holds the objects of one table's location. A path is an object's literal key
+below the location, so nothing in it is percent-decoded.
 """
 
 import re
@@ -25,10 +26,10 @@ __all__ = [
     "plain_words",
 ]
 
-# The one word in a server's answer that says what is wrong.
+# The server's error code, such as NoSuchKey.
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
-# What a server sends along; of that only the code is for people.
+# The server's XML or HTML, of which errors show only the code.
 _MARKUP = re.compile(r"\s*<[?!a-z].*", re.IGNORECASE | re.DOTALL)
 _NEXT_LINE = re.compile(r"[:\s]*\n[\s↳]*")
 _OF_STORE = re.compile(
@@ -47,12 +48,12 @@ _NO_NAMES = frozenset({"", ".", ".."})
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
-    """There is no object at that path."""
+    """There is no object at a path."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """An object, but for its bytes; `is_link` if it is a symbolic link itself."""
+    """The size and time of an object; `is_link` if it is itself a symbolic link."""
 
     path: str
     size_bytes: int
@@ -61,10 +62,11 @@ class ObjectMeta:
 
 
 class Store(ABC):
-    """The objects below one location, `url`, which holds no credentials.
+    """The objects below one location; `url` is the location without credentials.
 
-    Any number of threads may use it at once. A process forked after the first use of
-    a remote store can't use any: obstore's own threads aren't in it.
+    Any number of threads may use a store at once. A process that was forked after the
+    first use of a remote store can't use remote stores, because a fork leaves obstore's
+    threads behind.
     """
 
     def __init__(self, url: str) -> None:
@@ -75,22 +77,27 @@ class Store(ABC):
 
     @abstractmethod
     def get(self, path: str) -> bytes:
-        """The object's bytes; `ObjectNotFoundError` where there is none."""
+        """Return the object's bytes; raise `ObjectNotFoundError` if there is none."""
 
     def open(self, path: str) -> pa.NativeFile:
-        """The same to read from, on a disk part by part."""
+        """Open the object for reading; only a local disk reads it part by part."""
         return pa.BufferReader(self.get(path))
 
     @abstractmethod
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        """Some of the object's bytes; `ObjectNotFoundError` where there is none."""
+        """Return `length` bytes of the object from offset `start`.
+
+        Raises:
+            ObjectNotFoundError: There is no object at `path`.
+        """
 
     @abstractmethod
     def put_new(self, path: str, data: bytes, *, durable: bool = True) -> bool:
-        """Create the object, whole or not at all; False where there is one already.
+        """Create the object, whole or not at all; return False if one exists.
 
-        That one may be our own, put by a request whose answer was lost. One that isn't
-        `durable` may be lost, or cut off, when the machine loses power.
+        The existing object may be this caller's own, if the answer to the request that
+        created it was lost. An object that isn't `durable` may be lost or cut off when
+        the machine loses power.
         """
 
     @abstractmethod
@@ -103,67 +110,73 @@ class Store(ABC):
 
     @abstractmethod
     def head(self, path: str) -> ObjectMeta | None:
-        """The object's size and time, or None where there is none."""
+        """Return the object's size and time, or None if there is no object."""
 
     @abstractmethod
     def list(
         self, prefix: str = "", start_after: str | None = None
     ) -> Iterator[ObjectMeta]:
-        """The objects below the folder `prefix`, at any depth, in order of path."""
+        """Yield the objects below the folder `prefix`, at any depth, sorted by path.
+
+        With `start_after`, only objects whose path comes after it are listed.
+        """
 
     def list_own(self) -> Iterator[ObjectMeta]:
-        """The objects below the location, but for what lies behind symbolic links."""
+        """Yield the objects below the location; symbolic links aren't followed."""
         return self.list()
 
     def behind_links(self, paths: Iterable[str]) -> Iterator[str]:
-        """The paths at which objects lie that some paths reach by symbolic links.
+        """Yield the real path of each path that leads through a symbolic link.
 
-        Only paths below the location are given. A store without links gives none.
+        Only real paths below the location are yielded.
         """
         return iter(())
 
     @abstractmethod
     def folders(self, prefix: str = "") -> Sequence[str]:
-        """The names of the folders right below the folder `prefix`, in order."""
+        """Return the names of the folders directly in the folder `prefix`, sorted."""
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Remove the object; fine where there is none."""
+        """Delete the object if there is one."""
 
     @abstractmethod
     def set_modified(self, path: str, modified_ms: int) -> None:
-        """Set the object's time on a local disk; elsewhere that can't be done."""
+        """Set the object's modification time; only a local disk can."""
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove the objects; fine where there are none."""
+        """Delete each object that exists."""
         for path in paths:
             self.delete(path)
 
     def delete_own(self, paths: Iterable[str]) -> Sequence[str]:
-        """Remove objects as `list_own` gives them: a link itself, none behind one.
+        """Delete objects that `list_own` listed: a link itself, nothing behind it.
 
         Returns:
-            The paths to which only a link leads: what is there stays.
+            The paths that lead through a link; the objects there aren't deleted.
         """
         self.delete_many(paths)
         return []
 
     def delete_leftovers(self, prefix: str) -> None:  # noqa: B027
-        """Remove what was half-written in a folder a day ago; only disks have such."""
+        """Delete temporary files in a folder that are older than a day.
+
+        Only a local disk has temporary files.
+        """
 
     def delete_remains(self) -> None:  # noqa: B027
-        """Remove what was half-written, and empty folders; none behind links."""
+        """Delete temporary files and empty folders; links aren't followed."""
 
     @property
     def refuses_to_overwrite(self) -> bool:
-        """Whether `put_new` is one request that can't overwrite; False: it was seen to.
+        """Whether the store never overwrites in `put_new`.
 
-        Known once something was put.
+        False only after `put_new` has seen the server ignore `If-None-Match`.
         """
         return True
 
     def exists(self, path: str) -> bool:
-        """Whether there is an object at the path."""
+        """Return whether there is an object at the path."""
         return self.head(path) is not None
 
     @contextmanager
@@ -185,22 +198,22 @@ class Store(ABC):
 
 
 def first_line(error: Exception, url: str) -> str:
-    """What an error says, without the pages that obstore and the server add."""
+    """Return the first line of an error, without what obstore and the server add."""
     line = next(iter(str(error).splitlines()), type(error).__name__)
     code = _CODE.search(str(error))
     return plain_words(f"{line} {code[0]}" if code else line, url)
 
 
 def is_of_store(text: str) -> bool:
-    """Whether an error of delta-rs comes from an object store."""
+    """Return whether an error message of delta-rs comes from an object store."""
     return _OF_STORE.search(text) is not None
 
 
 def plain_words(text: str, url: str) -> str:
-    """Return a store's error on one line, without colours and the server's markup.
+    """Return a store's error message on one line, without colours and markup.
 
-    Where the server refuses access, or the bucket or container in `url` is missing,
-    the line says what to do.
+    If the server refuses access, or the bucket or container in `url` is missing, the
+    line also says what to do.
     """
     code = _CODE.search(text)
     line = _NEXT_LINE.sub(": ", _MARKUP.sub("", _COLOUR.sub("", text)).strip())

@@ -1,4 +1,4 @@
-"""A folder on a local disk, with what obstore's lacks: fsync and file times."""
+"""The store of a folder on a local disk; unlike obstore's it syncs and sets times."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ _TEMPORARY = re.compile(r"\.dk-[0-9a-f]{32}\.tmp")
 _CHUNK_BYTES = 1 << 20
 _DAY_S = 24 * 60 * 60
 _GONE = (FileNotFoundError, NotADirectoryError)
-# What the system says of a name at which no file of ours can be.
+# Errors of the system that mean that no file has this name.
 _NO_FILE = frozenset(
     {errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR}
 )
@@ -34,8 +34,8 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 class LocalStore(Store):
     """The files below a folder.
 
-    Symbolic links are followed, except by `list_own`, `delete_own` and
-    `delete_remains`; the folder itself may be a link.
+    All methods but `list_own`, `delete_own` and `delete_remains` follow symbolic links.
+    The folder itself may be a link.
     """
 
     def __init__(self, url: str, root: Path) -> None:
@@ -44,24 +44,24 @@ class LocalStore(Store):
         self._folder = str(root)
 
     def get(self, path: str) -> bytes:
-        """The file's bytes."""
-        # Not by way of pathlib: it takes longer than to read a commit.
+        """Return the file's bytes."""
+        # Without pathlib, which takes longer than reading a commit.
         with self._errors(path), open(f"{self._folder}/{path}", "rb", 0) as file:
             return file.read()
 
     def open(self, path: str) -> pa.NativeFile:
-        """The file to read from."""
+        """Open the file for reading."""
         with self._errors(path):
             return pa.OSFile(f"{self._folder}/{path}")
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        """Some of the file's bytes."""
+        """Return `length` bytes of the file from offset `start`."""
         with self._errors(path), open(self._root / path, "rb") as file:
             file.seek(start)
             return file.read(length)
 
     def put_new(self, path: str, data: bytes, *, durable: bool = True) -> bool:
-        """Create the file unless there is one."""
+        """Create the file unless one exists."""
         final, whole = self._root / path, BytesIO(data)
         with self._errors(path), _written(final, whole, durable) as temporary:
             try:
@@ -84,7 +84,7 @@ class LocalStore(Store):
             temporary.replace(self._root / path)
 
     def head(self, path: str) -> ObjectMeta | None:
-        """The file's size and time."""
+        """Return the file's size and time."""
         with suppress(ObjectNotFoundError), self._errors(path):
             found = (self._root / path).stat()
             return _meta(path, found) if stat.S_ISREG(found.st_mode) else None
@@ -93,18 +93,18 @@ class LocalStore(Store):
     def list(
         self, prefix: str = "", start_after: str | None = None
     ) -> Iterator[ObjectMeta]:
-        """The files below a folder, without those half-written."""
+        """Yield the files below a folder, without temporary ones."""
         with self._errors(prefix):
             above = f"{prefix}/" if prefix else ""
             yield from _walk(self._root / prefix, above, start_after or "")
 
     def list_own(self) -> Iterator[ObjectMeta]:
-        """The files and links below the folder; links as such, not what is behind."""
+        """Yield the files and links below the folder, but nothing behind a link."""
         with self._errors(""):
             yield from _walk(self._root, "", "", follow=False)
 
     def behind_links(self, paths: Iterable[str]) -> Iterator[str]:
-        """Where files below the folder are that are reached by links; listed once."""
+        """Yield the real path, if below the folder, of each path through a link."""
         if not _has_link(self._folder):
             return
         root = os.path.realpath(self._root)
@@ -114,17 +114,17 @@ class LocalStore(Store):
                 yield real
 
     def folders(self, prefix: str = "") -> Sequence[str]:
-        """The folders in a folder; links are left out, since they may go in circles."""
+        """Return the folders in a folder, without links, because links may loop."""
         with self._errors(prefix), os.scandir(self._root / prefix) as entries:
             return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
 
     def delete(self, path: str) -> None:
-        """Remove the file."""
+        """Delete the file."""
         with suppress(ObjectNotFoundError), self._errors(path):
             (self._root / path).unlink()
 
     def delete_own(self, paths: Iterable[str]) -> Sequence[str]:
-        """Remove the files and links; gives the paths to which only a link leads."""
+        """Delete the files and links; return the paths that lead through a link."""
         left = []
         for path in paths:
             with self._errors(path):
@@ -133,7 +133,7 @@ class LocalStore(Store):
         return left
 
     def delete_leftovers(self, prefix: str) -> None:
-        """Remove the hidden copies of processes that were killed a day ago."""
+        """Delete the temporary files of processes that were killed a day ago."""
         with suppress(*_GONE), os.scandir(self._root / prefix) as entries:
             for entry in entries:
                 if _TEMPORARY.fullmatch(entry.name):
@@ -142,8 +142,8 @@ class LocalStore(Store):
                             os.unlink(entry.path)
 
     def delete_remains(self) -> None:
-        """Remove hidden copies, and empty folders, the location's own too."""
-        # By descriptors: a link that takes a folder's place meanwhile isn't followed.
+        """Delete temporary files and empty folders, the location itself included."""
+        # By descriptors, so that a link that replaces a folder isn't followed.
         for _, folders, names, here in os.fwalk(self._root, topdown=False):
             for name in filter(_TEMPORARY.fullmatch, names):
                 with suppress(OSError):
@@ -161,9 +161,9 @@ class LocalStore(Store):
 
 
 def _unlink_below(root: Path, path: str) -> bool:
-    """Remove the file or link at a path below a folder; False where a link leads there.
+    """Delete the file or link at a path; return False if the path leads through a link.
 
-    By descriptors: a link that takes a folder's place meanwhile isn't followed.
+    By descriptors, so that a link that replaces a folder meanwhile isn't followed.
     """
     *folders, name = path.split("/")
     here = os.open(root, _FOLDER)
@@ -213,13 +213,13 @@ def _walk(
             try:
                 found = os.stat(f"{above}/{name}", follow_symlinks=follow)
             except _GONE:
-                # It went away between being named and being looked at.
+                # Deleted since the folder was listed.
                 continue
             yield _meta(path, found)
 
 
 def _names(folder: Path, follow: bool) -> list[str]:
-    """What is in a folder, in the order of the paths that come of it."""
+    """Return the names in a folder in the order of their paths; folders end in `/`."""
     with suppress(*_GONE), os.scandir(folder) as entries:
         return sorted(
             f"{e.name}/" if e.is_dir(follow_symlinks=follow) else e.name
@@ -231,7 +231,11 @@ def _names(folder: Path, follow: bool) -> list[str]:
 
 @contextmanager
 def _written(final: Path, source: BinaryIO, durable: bool = True) -> Iterator[Path]:
-    """A hidden copy beside `final`; what is done with it is durable, if so asked."""
+    """Write a temporary file beside `final`, yield it, and delete it.
+
+    With `durable`, the file is synced before the caller links or renames it, and its
+    folder after.
+    """
     _ensure_folder(final.parent)
     temporary = final.with_name(f".dk-{uuid4().hex}.tmp")
     try:
@@ -255,7 +259,7 @@ def _ensure_folder(folder: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    if not hasattr(os, "O_DIRECTORY"):  # Windows can't open folders.
+    if not hasattr(os, "O_DIRECTORY"):  # Windows can't open folders
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,21 +1,26 @@
-"""The one URL that a location has, and where that is on a local disk."""
+"""Locations: the canonical URL of each, and where the files of a table are."""
 
 import os
-from urllib.parse import quote, unquote, urlsplit
+from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
 
-from delkalakedb.errors import StorageError
-from delkalakedb.redaction import redact_url
-from delkalakedb.uri_options import SCHEMES, scheme_of
+from delkalakedb.errors import DeltaError, StorageError
+from delkalakedb.model.paths import Inside, Outside, log_path, resolve_path
+from delkalakedb.settings import SCHEMES, redact_url, scheme_of
 
-__all__ = ["canonical_location", "local_folder"]
+__all__ = [
+    "canonical_location",
+    "file_places",
+    "file_uris",
+    "local_folder",
+    "resolve_readable",
+]
 
-# What deltalake, too, leaves as it is in a table's URI.
-_SAFE = "/!$&'()*+,;=:@~"
 _ALIASES = {"s3a": "s3"}
 
 
 def canonical_location(location: str) -> str:
-    """The one URL of a location, without credentials or a trailing slash."""
+    """Return the canonical URL of a location, without credentials or trailing slash."""
     scheme = scheme_of(location)
     if scheme is None:
         return _local_url(location)
@@ -29,26 +34,56 @@ def canonical_location(location: str) -> str:
             host = redact_url(f"file://{parts.netloc}")
             raise StorageError(f"{host}: a file location has no host")
         return _local_url(_unquoted(parts.path))
-    # In abfss:// the container stands where other URLs have a user.
+    # In abfss:// the part before `@` is the container, not a user.
     user, _, host = parts.netloc.rpartition("@")
     container = f"{user}@" if user and parts.scheme.startswith("abfs") else ""
-    path = _quoted(_unquoted(parts.path)).rstrip("/")
+    path = log_path(_unquoted(parts.path)).rstrip("/")
     return f"{_ALIASES.get(parts.scheme, parts.scheme)}://{container}{host}{path}"
 
 
 def local_folder(location: str) -> str | None:
-    """Return the folder of a location on a local disk; None for any other."""
+    """Return the folder of a location on a local disk; None for any other location."""
     parts = urlsplit(canonical_location(location))
     return _unquoted(parts.path) if parts.scheme == "file" else None
 
 
 def _local_url(path: str) -> str:
-    return f"file://{_quoted(os.path.abspath(path))}"
-
-
-def _quoted(path: str) -> str:
-    return quote(path, safe=_SAFE, errors="surrogateescape")
+    return f"file://{log_path(os.path.abspath(path))}"
 
 
 def _unquoted(path: str) -> str:
     return unquote(path, errors="surrogateescape")
+
+
+def resolve_readable(path: str, location: str) -> Inside | Outside:
+    """Return the file that a path in a table's log names.
+
+    Raises:
+        DeltaError: A relative path leads out of the location. Only a shallow clone has
+            files outside it, and names them by absolute paths.
+    """
+    place = resolve_path(path, location)
+    if isinstance(place, Outside) and not place.absolute:
+        raise DeltaError(
+            f"{location}: the log's path {path} doesn't lead to a file below the "
+            "table's location, so nothing is read; overwrite the table, or restore a "
+            "version without the path"
+        )
+    return place
+
+
+def file_places(paths: Iterable[str], location: str) -> list[str | Outside]:
+    """Return each file's literal path below the location, or where else it is."""
+    places = (resolve_readable(path, location) for path in paths)
+    return [place.path if isinstance(place, Inside) else place for place in places]
+
+
+def file_uris(location: str, places: Iterable[str | Outside]) -> list[str]:
+    """Return the URLs of a table's files; of files on a local disk the paths."""
+    root = local_folder(location) or canonical_location(location)
+    return [
+        f"{root}/{place}"
+        if isinstance(place, str)
+        else local_folder(place.url) or place.url
+        for place in places
+    ]

@@ -1,14 +1,14 @@
-"""The stores that obstore talks to.
+"""Stores in the cloud or in memory, by obstore.
 
-An S3 server other than Amazon's may ignore `If-None-Match` and overwrite what
-`put_new` must not. So it is asked, once in a process: the first object that is
-created there is put a second time, with the same bytes. Where that isn't refused,
-`put_new` looks first, and only two writers in the same instant can still collide.
+An S3 server other than Amazon's may ignore `If-None-Match`, so that `put_new` would
+overwrite. Each process finds out once for each bucket: it puts the first object that
+it creates a second time, with equal bytes. If the server doesn't refuse the second
+put, `put_new` looks for the object before it puts, and only two writers in the same
+instant can still overwrite each other.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,10 @@ from obstore.exceptions import (
 from obstore.store import MemoryStore
 
 from delkalakedb.errors import StorageError
-from delkalakedb.redaction import redact_secrets
+from delkalakedb.forks import Library, count_threads
+from delkalakedb.model.times import to_ms
+from delkalakedb.settings import redact_secrets
 from delkalakedb.storage.base import ObjectMeta, ObjectNotFoundError, Store
-from delkalakedb.storage.forks import Library, count_threads
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta as Found
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteStore", "Server"]
 
-# A server and a bucket of it that may ignore the header.
+# The key of a bucket on an S3 server that may ignore `If-None-Match`.
 Server = tuple[str, ...]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_IMPLEMENTED = "<Code>NotImplemented</Code>"
+# Whether the server of a bucket honours `If-None-Match`, once that is known.
 _honours: dict[Server, bool] = {}
 
 
 class RemoteStore(Store):
-    """The objects of a bucket, container or memory below a prefix."""
+    """The objects below a prefix of a bucket, of a container, or in memory."""
 
     def __init__(
         self,
@@ -56,22 +57,22 @@ class RemoteStore(Store):
         self._doubted = doubted
 
     def get(self, path: str) -> bytes:
-        """The object's bytes."""
+        """Return the object's bytes."""
         with self._errors(path):
             return obstore.get(self._store, path).bytes().to_bytes()
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        """Some of the object's bytes."""
+        """Return `length` bytes of the object from offset `start`."""
         with self._errors(path):
             try:
                 found = obstore.get_range(self._store, path, start=start, length=length)
             except GenericError:
-                # HTTP lets a server answer with the whole; obstore doesn't.
+                # HTTP allows a server to send the whole object; obstore doesn't.
                 return self.get(path)[start : start + length]
             return found.to_bytes()
 
     def put_new(self, path: str, data: bytes, *, durable: bool = True) -> bool:
-        """Create the object unless there is one, in one request where that can be."""
+        """Create the object unless one exists, in one request if the server can."""
         with self._errors(path):
             honours = self._doubted is None or _honours.get(self._doubted)
             if honours:
@@ -94,7 +95,7 @@ class RemoteStore(Store):
             obstore.put(self._store, path, file)
 
     def head(self, path: str) -> ObjectMeta | None:
-        """The object's size and time."""
+        """Return the object's size and time."""
         with suppress(ObjectNotFoundError), self._errors(path):
             return _meta(obstore.head(self._store, path))
         return None
@@ -102,24 +103,24 @@ class RemoteStore(Store):
     def list(
         self, prefix: str = "", start_after: str | None = None
     ) -> Iterator[ObjectMeta]:
-        """The objects below a folder; the server skips those up to `start_after`."""
+        """Yield the objects below a folder; the server skips to `start_after`."""
         with self._errors(prefix):
             for batch in obstore.list(self._store, prefix or None, offset=start_after):
                 yield from map(_meta, batch)
 
     def folders(self, prefix: str = "") -> Sequence[str]:
-        """What the paths below a folder have next, up to a slash."""
+        """Return the names of the folders directly in a folder, sorted."""
         with self._errors(prefix):
             found = obstore.list_with_delimiter(self._store, prefix or None)
         return sorted(path.rsplit("/", 1)[-1] for path in found["common_prefixes"])
 
     def delete(self, path: str) -> None:
-        """Remove the object."""
+        """Delete the object."""
         with suppress(ObjectNotFoundError), self._errors(path):
             obstore.delete(self._store, path)
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove the objects, a thousand with each request where the server can."""
+        """Delete the objects, a thousand in each request if the server can."""
         listed = [*paths]
         for path in listed:
             self._check(path)
@@ -127,15 +128,15 @@ class RemoteStore(Store):
             with self._errors(""):
                 obstore.delete(self._store, listed)
         except ObjectNotFoundError:
-            # Some stores stop at an absent one.
+            # Some stores stop at the first object that doesn't exist.
             super().delete_many(listed)
 
     def set_modified(self, path: str, modified_ms: int) -> None:
-        """Nothing: the server sets the time."""
+        """Do nothing, because the server sets the time."""
 
     @property
     def refuses_to_overwrite(self) -> bool:
-        """Whether the server, as far as it was asked, honours `If-None-Match`."""
+        """Whether the server honours `If-None-Match`, as far as is known."""
         return self._doubted is None or _honours.get(self._doubted, True)
 
     def _create(self, path: str, data: bytes) -> bool:
@@ -147,7 +148,7 @@ class RemoteStore(Store):
         return True
 
     def _create_in_doubt(self, path: str, data: bytes) -> bool:
-        """Create an object that was absent just now, and learn from it."""
+        """Create an object that was absent, and note whether the server can refuse."""
         assert self._doubted is not None
         try:
             if not self._create(path, data):
@@ -159,7 +160,7 @@ class RemoteStore(Store):
             _honours[self._doubted] = False
             self.put(path, data)
             return True
-        # It is created, whatever comes of the second time.
+        # The object is created, even if the second request fails.
         with suppress(BaseError):
             _honours[self._doubted] = not self._create(path, data)
         return True
@@ -171,13 +172,13 @@ class RemoteStore(Store):
             try:
                 yield
             except (BaseError, FileNotFoundError) as error:
-                # Servers tell the key that they refuse.
+                # Servers repeat the access key that they refuse.
                 error.args = (redact_secrets(str(error), self._secrets),)
                 raise
 
 
 def _has_own_threads() -> bool:
-    """Whether obstore starts its threads here: they are started by the first use."""
+    """Return whether a first use of obstore starts its threads in this process."""
     before = count_threads()
     obstore.put(MemoryStore(), "tried", b"")
     after = count_threads()
@@ -188,5 +189,5 @@ _obstore = Library("an object store", _has_own_threads, StorageError)
 
 
 def _meta(found: "Found") -> ObjectMeta:
-    modified_ms = (found["last_modified"] - _EPOCH) // timedelta(milliseconds=1)
+    modified_ms = to_ms(found["last_modified"])
     return ObjectMeta(found["path"], found["size"], modified_ms)

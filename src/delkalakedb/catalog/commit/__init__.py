@@ -1,0 +1,27 @@
+"""Commits: the SQL transaction that makes versions, and the outbox of publishing."""
+
+from typing import TYPE_CHECKING
+
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.catalog.commit.commit_rows import *
+    from delkalakedb.catalog.commit.outbox import *
+    from delkalakedb.catalog.commit.outcome import *
+    from delkalakedb.catalog.commit.ratify import *
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "commit_rows": (
+                "ByKind INFO_COLUMNS LiveFile advanced commit_writes "
+                "empty_head info_values state_writes"
+            ),
+            "outbox": (
+                "Heartbeat Lease Mirror Outbox PATIENCE_S end find_mirror "
+                "releasing_lost"
+            ),
+            "outcome": "Committed Conflicted Skipped",
+            "ratify": "LostError SqlTxnLogWriter Transaction lock_queries",
+        },
+    )

@@ -1,0 +1,570 @@
+"""The outbox: which versions wait to be published, and who may publish them.
+
+A table's outbox is its versions above `published_version`. One publisher at a time
+holds the table's lease; each lease has a number of its own, the fence, and what a
+publisher says counts only while that number is the table's. So one that slept past its
+lease can neither move `published_version` nor report a failure.
+
+A lease lasts a short term and is renewed by a heartbeat while its holder works. One
+whose term is over may be taken, and so may one whose holder's process is seen to be
+gone. Two publishers at work on one table write the same bytes: a lease saves work, and
+protects nothing.
+
+Nothing here must survive a power cut: a version that is published but not marked so is
+found in the log by the next publisher, and known as ours.
+"""
+
+import atexit
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import TracebackType
+
+from delkalakedb.catalog.engine import Backend, Row, Run, Session
+from delkalakedb.catalog.read import Head, no_such_table
+from delkalakedb.clock import now_ms
+from delkalakedb.errors import DeltalakeDBError
+from delkalakedb.forks import Forkable
+from delkalakedb.model.actions import Metadata, decode_struct
+
+__all__ = [
+    "PATIENCE_S",
+    "Heartbeat",
+    "Lease",
+    "Mirror",
+    "Outbox",
+    "begin",
+    "end",
+    "find_mirror",
+    "holder_of",
+    "is_forsaken",
+    "prolong",
+    "releasing",
+    "releasing_lost",
+    "taken_lease",
+    "taking",
+]
+
+
+_PARTS = 4
+# The clock tick at which a process started, counted from its state in /proc/<pid>/stat.
+_START = 19
+# A process that has ended, but whose parent hasn't asked for its exit status yet.
+_ENDED = ("Z", "X")
+
+
+class _Working(Forkable):
+    def _reset(self) -> None:
+        # By holder: until when, on this process's clock.
+        self.until: dict[str, float] = {}
+
+
+_working = _Working()
+
+
+def holder_of(token: str) -> str:
+    """Return the text that names this process as the holder of a lease."""
+    return f"{_process(os.getpid())}/{token}"
+
+
+def begin(token: str, lasts_s: float) -> str:
+    """Note that this process may work under a lease from now on; its holder."""
+    holder, now = holder_of(token), time.monotonic()
+    for old in [old for old, until in list(_working.until.items()) if until < now]:
+        _working.until.pop(old, None)
+    _working.until[holder] = now + lasts_s
+    return holder
+
+
+def prolong(holder: str | None, lasts_s: float) -> None:
+    """Note that this process still works under a lease."""
+    if holder in _working.until:
+        _working.until[holder] = time.monotonic() + lasts_s
+
+
+def end(holder: str | None) -> None:
+    """Note that this process doesn't work under a lease any more."""
+    if holder is not None:
+        _working.until.pop(holder, None)
+
+
+def is_forsaken(holder: str) -> bool:
+    """Whether nobody works under this holder's lease any more, if that can be told."""
+    parts, here = holder.rsplit("/", 3), _process(os.getpid())
+    if len(parts) < _PARTS or parts[0] != here.rsplit("/", 2)[0]:
+        return False
+    _, pid, start, _ = parts
+    if f"{parts[0]}/{pid}/{start}" == here:
+        return _working.until.get(holder, 0.0) < time.monotonic()
+    return not _runs(pid, start)
+
+
+@lru_cache(maxsize=1)
+def _process(pid: int) -> str:
+    """Return the text that names this process, without a lease's token."""
+    host = socket.gethostname()
+    try:
+        if os.readlink("/proc/self") != str(pid):
+            raise FileNotFoundError("/proc counts pids by another namespace")
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
+        _, start = _status(str(pid))
+    except OSError:
+        # A machine of its own, so that no other process is judged by its pid.
+        return f"{host}/{uuid.uuid4().hex}/{pid}/0"
+    return f"{host}/{boot}.{namespace}/{pid}/{start}"
+
+
+def _runs(pid: str, start: str) -> bool:
+    """Whether the process with this pid, started then, hasn't ended."""
+    try:
+        # Asked first, because /proc may hide the processes of other users.
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, OverflowError, ValueError):
+        return False
+    except OSError:
+        pass
+    try:
+        state, started = _status(pid)
+    except (OSError, IndexError):
+        return True
+    return started == start and state not in _ENDED
+
+
+def _status(pid: str) -> tuple[str, str]:
+    """Return a process's state, and the clock tick at which it started."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        # After the command's name, which may hold anything.
+        fields = file.read().rpartition(")")[2].split()
+    return fields[0], fields[_START]
+
+
+_log = logging.getLogger("delkalakedb.mirror")
+# Renewals in a term: so many may fail or be late before a rival can take over.
+_BEATS = 3
+# Seconds without progress after which work isn't renewed any more. Requests to a store
+# time out after 30 s.
+PATIENCE_S = 60.0
+
+
+class Heartbeat:
+    """Calls `renew` again and again while the `with` block takes longer than expected.
+
+    Args:
+        renew: makes what is held last for another term; False where it was lost.
+        term_s: how long it lasts without a renewal.
+        patience_s: how long to go on without progress.
+    """
+
+    def __init__(
+        self,
+        renew: Callable[[], bool],
+        term_s: float,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._renew = renew
+        self._every_s = term_s / _BEATS
+        self._patience_s = patience_s
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.progress()
+        self.due = self._progressed + self._every_s
+
+    def progress(self) -> None:
+        """Work goes on: be patient once more."""
+        self._progressed = time.monotonic()
+
+    def __enter__(self) -> "Heartbeat":
+        _watch.add(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _watch.remove(self)
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def start(self) -> None:
+        """Renew from now on, in a thread; only while the watch knows of it."""
+        self._thread = _started(self._beat, "heartbeat")
+
+    def _beat(self) -> None:
+        while time.monotonic() - self._progressed < self._patience_s:
+            try:
+                if not self._renew():
+                    return
+            except DeltalakeDBError as error:
+                # The database may be back for the next one.
+                _log.debug("a renewal failed: %s", error)
+            if self._ended.wait(self._every_s):
+                return
+
+
+class _Watch(Forkable):
+    """One thread of the process, which starts those of heartbeats that are due."""
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: set[Heartbeat] = set()
+        self._thread: threading.Thread | None = None
+        self._ending = False
+        # When the thread looks next.
+        self._looks = float("inf")
+
+    def add(self, beat: Heartbeat) -> None:
+        with self._changed:
+            self._waiting.add(beat)
+            # Otherwise it looks in time anyway: it isn't woken for each piece of work.
+            if beat.due < self._looks:
+                self._looks = beat.due
+                self._wake()
+
+    def remove(self, beat: Heartbeat) -> None:
+        with self._changed:
+            self._waiting.discard(beat)
+
+    def end(self) -> None:
+        """End the thread: one that lives on keeps libraries from being unloaded."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _wake(self) -> None:
+        if self._thread is None and not self._ending:
+            self._thread = _started(self._run, "heartbeats")
+        self._changed.notify()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._ending:
+                now = time.monotonic()
+                self._start_due(now)
+                due = [beat.due for beat in self._waiting]
+                self._looks = min(due, default=float("inf"))
+                self._changed.wait(self._looks - now if due else None)
+
+    def _start_due(self, now: float) -> None:
+        for beat in [beat for beat in self._waiting if beat.due <= now]:
+            self._waiting.discard(beat)
+            beat.start()
+
+
+def _started(target: Callable[[], None], name: str) -> threading.Thread | None:
+    """Start a thread; return None if the interpreter is ending and starts none."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
+
+
+_watch = _Watch()
+# As the interpreter ends; the publishing that is left then comes before.
+atexit.register(_watch.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A table's mirror as the catalog knows it."""
+
+    table_id: int
+    name: str
+    location: str
+    ratified_version: int
+    published_version: int
+    state: str
+    attempts: int
+    last_error: str | None
+    next_try_ms: int | None
+    lease_owner: str | None
+    lease_until_ms: int | None
+    checkpoint_version: int
+    checkpoint_until_ms: int | None
+    num_files: int
+    metadata: Metadata
+    # When the oldest version that isn't published was ratified.
+    waiting_since_ms: int | None
+    # Why nobody may commit to the table, or publish it, here.
+    hold: str | None = None
+    # What time it is, by the clock that leases go by.
+    now_ms: int = field(default=0, compare=False)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody has the lease, and isn't known to be gone."""
+        return (self.lease_until_ms or 0) > self.now_ms and not self.is_forsaken
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Whether the process that took the lease is gone, or done with it."""
+        return self.lease_owner is not None and is_forsaken(self.lease_owner)
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether it is too soon after a failure."""
+        return (self.next_try_ms or 0) > self.now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to publish a table until `expires` on this process's clock."""
+
+    mirror: Mirror
+    fence: int
+    expires: float
+    lasts_s: float
+
+    @property
+    def fresh(self) -> bool:
+        """Whether more than half of it is left."""
+        return self.expires - time.monotonic() > self.lasts_s / 2
+
+
+class Outbox:
+    """The outboxes of one catalog's tables."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def load(self, name: str) -> Mirror:
+        """One table's mirror."""
+        with self._backend.reading() as session:
+            return find_mirror(session, name)
+
+    def load_all(self, *, behind: bool = False) -> list[Mirror]:
+        """Every table's mirror, by name; or only of those with versions that wait."""
+        params = {"name": None, "behind": int(behind), "now_ms": now_ms()}
+        with self._backend.reading() as session:
+            return [_mirror(row) for row in session.query("load_mirrors", params)]
+
+    def take(
+        self, name: str, lasts_s: float, *, early: bool = False, settling: bool = False
+    ) -> Lease | Mirror:
+        """Take the lease and return it, or the mirror's state if it isn't free.
+
+        After a failure it can be had when it is time to try again, or `early`; that of
+        a diverged table only for `settling` that.
+        """
+        found = self._take(name, lasts_s, early, settling)
+        if isinstance(found, Mirror) and found.is_forsaken:
+            return self._take(name, lasts_s, early, settling, found.lease_owner)
+        return found
+
+    def _take(
+        self,
+        name: str,
+        lasts_s: float,
+        early: bool,
+        settling: bool,
+        forsaken: str | None = None,
+    ) -> Lease | Mirror:
+        expires = time.monotonic() + lasts_s
+        load = self._backend.statements["load_mirrors"], _named(name)
+        take = taking(
+            self._backend,
+            name,
+            lasts_s,
+            early=early,
+            settling=settling,
+            forsaken=forsaken,
+        )
+        taken, rows = self._backend.at_once([take, load])
+        mirror = _one(rows, name)
+        return Lease(mirror, taken[0][0], expires, lasts_s) if taken else mirror
+
+    def renew(self, lease: Lease) -> Lease | None:
+        """Extend the lease and return it, or None if it was lost."""
+        expires = time.monotonic() + lease.lasts_s
+        with self._backend.writing(durable=False) as session:
+            held = session.query("renew_lease", _key(lease) | _lasting(lease.lasts_s))
+        if not held:
+            return None
+        prolong(lease.mirror.lease_owner, lease.lasts_s)
+        return Lease(lease.mirror, lease.fence, expires, lease.lasts_s)
+
+    def keeping(self, lease: Lease, patience_s: float = PATIENCE_S) -> Heartbeat:
+        """Renews the lease while the block under it takes long."""
+        return Heartbeat(
+            lambda: self.renew(lease) is not None, lease.lasts_s, patience_s
+        )
+
+    def release(self, lease: Lease) -> None:
+        """Let the next one publish."""
+        try:
+            self._write(releasing(lease))
+        finally:
+            # Last, because another thread may take back what is ended.
+            end(lease.mirror.lease_owner)
+
+    def mark_published(
+        self, lease: Lease, hashes: Mapping[int, str], *, release: bool
+    ) -> bool:
+        """Versions are in the log, by the hashes of their files; False: lease lost."""
+        key, statements = _key(lease), self._backend.statements
+        each = [
+            (statements["mark_published_hash"], {**key, "version": v, "sha256": sha256})
+            for v, sha256 in hashes.items()
+        ]
+        upto = {**key, "version": max(hashes), "release": int(release)}
+        # In the order in which who drops a table locks these rows.
+        *_, marked = self._backend.at_once(
+            [*each, (statements["mark_published"], upto)]
+        )
+        return bool(marked)
+
+    def mark_hash(self, lease: Lease, version: int, sha256: str) -> None:
+        """Store another hash for the entry of a published version."""
+        params = {**_key(lease), "version": version, "sha256": sha256}
+        self._write(Run("mark_published_hash", params))
+
+    def mark_failed(self, lease: Lease, error: str, pause_s: float) -> None:
+        """Record a failed attempt, postpone the next one and release the lease."""
+        failed = _key(lease) | {"error": error} | _pausing(pause_s)
+        self._write(Run("mark_failed", failed), releasing(lease))
+
+    def mark_diverged(
+        self,
+        mirror: Mirror,
+        error: str,
+        *,
+        published: int | None = None,
+        lease: Lease | None = None,
+    ) -> None:
+        """Someone else's commit follows the published version, if that is still so."""
+        followed = mirror.published_version if published is None else published
+        params = {
+            "table_id": mirror.table_id,
+            "published_version": followed,
+            "error": error,
+            "fence": None if lease is None else lease.fence,
+        }
+        self._write(Run("mark_diverged", params))
+
+    def claim_checkpoint(self, mirror: Mirror, version: int, lasts_s: float) -> bool:
+        """Whether it is on us to make a checkpoint that is due."""
+        params = {"table_id": mirror.table_id, "version": version} | _lasting(lasts_s)
+        with self._backend.writing(durable=False) as session:
+            return bool(session.query("claim_checkpoint", params))
+
+    def keeping_claim(
+        self, mirror: Mirror, version: int, lasts_s: float, patience_s: float
+    ) -> Heartbeat:
+        """Renews the claim on a checkpoint while the block under it takes long."""
+
+        def renew() -> bool:
+            params = {"table_id": mirror.table_id, "version": version}
+            with self._backend.writing(durable=False) as session:
+                return bool(session.query("renew_claim", params | _lasting(lasts_s)))
+
+        return Heartbeat(renew, lasts_s, patience_s)
+
+    def mark_checkpoint(self, mirror: Mirror, version: int) -> None:
+        """Record the newest version with a checkpoint, and end the claim."""
+        params = {"table_id": mirror.table_id, "version": version}
+        self._write(Run("mark_checkpoint", params))
+
+    def postpone_checkpoint(self, mirror: Mirror, pause_s: float) -> None:
+        """Record a failed checkpoint and postpone the next attempt."""
+        params = {"table_id": mirror.table_id} | _pausing(pause_s)
+        self._write(Run("postpone_checkpoint", params))
+
+    def _write(self, *writes: Run) -> None:
+        with self._backend.writing(durable=False) as session:
+            session.apply(writes)
+
+
+def find_mirror(session: Session, name: str) -> Mirror:
+    """Return a table's mirror, as a transaction sees it."""
+    return _one(session.query("load_mirrors", _named(name)), name)
+
+
+def taking(
+    backend: Backend,
+    name: str,
+    lasts_s: float,
+    *,
+    early: bool = False,
+    settling: bool = False,
+    forsaken: str | None = None,
+    token: str | None = None,
+) -> tuple[str, dict[str, object]]:
+    """Return the statement that takes a lease if it is free.
+
+    Args:
+        backend: the catalog's database.
+        name: the table.
+        lasts_s: the lease's term.
+        early: even if it is too soon after a failure.
+        settling: even if the table is diverged or held.
+        forsaken: a holder that is gone, whose lease may be taken before its term ends.
+        token (str): by which a caller that may not hear of the lease releases it.
+    """
+    params: dict[str, object] = {
+        "name": name,
+        "owner": begin(token or uuid.uuid4().hex, lasts_s),
+        "early": int(early),
+        "settling": int(settling),
+        "forsaken": forsaken,
+    }
+    return backend.statements["take_lease"], params | _lasting(lasts_s)
+
+
+def taken_lease(taken: Row, head: Head, expires: float, lasts_s: float) -> Lease:
+    """Return the lease that was taken on the table at `head`."""
+    fence, *state = taken
+    table = (head.table_id, head.name, head.location, head.version)
+    mirror = Mirror(*(*table, *state, head.num_files, head.metadata, None))
+    return Lease(mirror, fence, expires, lasts_s)
+
+
+def releasing_lost(name: str, token: str) -> Run:
+    """Return the statement that releases a lease by the token of its commit."""
+    return Run("release_lost_lease", {"name": name, "owner": holder_of(token)})
+
+
+def releasing(lease: Lease) -> Run:
+    """Return the statement that releases a lease."""
+    return Run("release_lease", _key(lease))
+
+
+def _key(lease: Lease) -> dict[str, int]:
+    return {"table_id": lease.mirror.table_id, "fence": lease.fence}
+
+
+def _named(name: str) -> dict[str, object]:
+    return {"name": name, "behind": 0, "now_ms": now_ms()}
+
+
+def _lasting(seconds: float) -> dict[str, object]:
+    return {"lasts_ms": int(seconds * 1000), "now_ms": now_ms()}
+
+
+def _pausing(seconds: float) -> dict[str, object]:
+    return {"pause_ms": int(seconds * 1000), "now_ms": now_ms()}
+
+
+def _one(rows: list[Row], name: str) -> Mirror:
+    if not rows:
+        raise no_such_table(name)
+    return _mirror(rows[0])
+
+
+def _mirror(row: Row) -> Mirror:
+    *values, metadata, waiting_since_ms, hold, now_ms = row
+    state = (decode_struct(metadata, Metadata), waiting_since_ms, hold, now_ms)
+    return Mirror(*(*values, *state))

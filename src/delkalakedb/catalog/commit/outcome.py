@@ -1,0 +1,229 @@
+"""Outcomes of a commit: committed, skipped, or conflicted with a winner.
+
+Winners are the commits that an attempt hadn't seen. They are loaded as far as the
+conflict rules look at them.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from delkalakedb.catalog.commit.outbox import Lease
+from delkalakedb.catalog.engine import Row, Session
+from delkalakedb.catalog.read import Head, LoggedCommit, add_from_row, load_head
+from delkalakedb.errors import CommitFailedError, VersionNotFoundError
+from delkalakedb.model.actions import (
+    Add,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Txn,
+    decode_struct,
+)
+from delkalakedb.model.log import Staged
+from delkalakedb.model.predicate.matcher import matcher
+from delkalakedb.model.predicate.predicate import Predicate
+from delkalakedb.model.rules.conflicts import (
+    Attempt,
+    Conflict,
+    Rule,
+    Winner,
+    first_conflict,
+)
+
+__all__ = [
+    "Committed",
+    "Conflicted",
+    "Skipped",
+    "conflicted",
+    "find_conflict",
+    "find_expired",
+    "follows_anything",
+    "newest",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The staged actions are version `version` of `table`.
+
+    `ratified` and `lease` are for publishing the version right away. `ratified` is None
+    where only the database has all that the commit's log entry says. `lease` is on the
+    last commit to the table, if the lease was asked for and free.
+    """
+
+    table: str
+    version: int
+    timestamp_ms: int
+    transaction_id: str
+    operation: str
+    num_added_files: int
+    num_removed_files: int
+    added_bytes: int
+    ratified: LoggedCommit | None = field(default=None, repr=False, compare=False)
+    lease: Lease | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The application's transaction is in the table already; nothing was written."""
+
+    table: str
+    version: int
+    app_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicted:
+    """The staged actions lost against `winner_version` and can't be rebased on it."""
+
+    table: str
+    rule: str
+    detail: str
+    winner_version: int
+    winner_operation: str
+
+    def error(self) -> CommitFailedError:
+        """Return the error for callers that don't try again."""
+        return CommitFailedError(
+            f"{self.table}: version {self.winner_version} was taken by "
+            f"{self.winner_operation}: {self.detail}; reload and retry ({self.rule})"
+        )
+
+
+def follows_anything(staged: Staged, head: Head) -> bool:
+    """Whether no commit since can conflict, so that none has to be loaded.
+
+    An append that looked at nothing and brings only files conflicts with nothing but a
+    change of the table's metadata or protocol since it was read, and there was none, or
+    it wasn't.
+    """
+    read = staged.reads.version
+    unchanged = max(head.metadata_version, head.protocol_version)
+    return (read < 0 or unchanged <= read) and _appends_blindly(staged)
+
+
+def find_expired(staged: Staged, head: Head) -> Conflicted | None:
+    """Return a conflict if the commits since `staged` read the table have expired."""
+    read = max(staged.reads.version, 0)
+    if head.first_version <= read <= head.version:
+        return None
+    conflict = Conflict(
+        Rule.READ_EXPIRED,
+        f"it read version {read}, and there are versions {head.first_version} to "
+        f"{head.version}",
+    )
+    return conflicted(staged.table, newest([], head.version), conflict)
+
+
+def _appends_blindly(staged: Staged) -> bool:
+    return (
+        staged.reads.nothing
+        and not staged.reads.app_ids
+        and not staged.remove_all
+        and all(isinstance(action, Add | CommitInfo) for action in staged.actions)
+    )
+
+
+def find_conflict(
+    session: Session, head: Head, staged: Staged, rows: Sequence[Row]
+) -> Conflicted | None:
+    """Return the conflict of `staged` with the winners in `rows`, if there is one."""
+    protocol, metadata = head.protocol, head.metadata
+    if max(head.metadata_version, head.protocol_version) > staged.reads.version:
+        protocol, metadata = _read_state(session, head, staged)
+    attempt = Attempt.of(staged, protocol, metadata)
+    winners = _load(session, head, attempt, rows)
+    found = first_conflict(attempt, winners, _matches(metadata))
+    return conflicted(staged.table, *found) if found else None
+
+
+def conflicted(table: str, winner: Winner, conflict: Conflict) -> Conflicted:
+    """Return the outcome that names the winner and the reason."""
+    return Conflicted(
+        table, conflict.rule, conflict.detail, winner.version, winner.operation
+    )
+
+
+def newest(rows: Sequence[Row], otherwise: int) -> Winner:
+    """Return the winner to name if no single commit is the cause."""
+    if not rows:
+        return Winner(version=otherwise, operation="an earlier commit")
+    version, operation, *_ = rows[-1]
+    return Winner(version=version, operation=operation or "a commit")
+
+
+def _read_state(
+    session: Session, head: Head, staged: Staged
+) -> tuple[Protocol, Metadata]:
+    try:
+        read = load_head(session, head.name, staged.reads.version)
+    except VersionNotFoundError:
+        # Prepared before the table was there: all of it is new to the attempt.
+        read = head
+    return read.protocol, read.metadata
+
+
+def _load(
+    session: Session, head: Head, attempt: Attempt, rows: Sequence[Row]
+) -> list[Winner]:
+    window = {
+        "table_id": head.table_id,
+        "after": attempt.reads.version,
+        "upto": head.current_version,
+    }
+    apps = _group(
+        session.query("load_txns_since", window) if attempt.app_ids else [],
+        lambda row: decode_struct(row[1], Txn).app_id,
+    )
+    domains = _group(
+        session.query("load_domains_since", window) if attempt.domains else [],
+        lambda row: decode_struct(row[1], DomainMetadata).domain,
+    )
+    added = _files(session, "load_added_since", window, attempt.looks_at_added)
+    removed = _files(session, "load_removed_since", window, attempt.looks_at_removed)
+    return [
+        Winner(
+            version=version,
+            operation=operation or "a commit",
+            is_blind_append=bool(blind),
+            metadata=decode_struct(metadata, Metadata) if metadata else None,
+            protocol=decode_struct(protocol, Protocol) if protocol else None,
+            app_ids=frozenset(apps[version]),
+            domains=frozenset(domains[version]),
+            added=tuple(added[version]),
+            removed=tuple(removed[version]),
+        )
+        for version, operation, blind, metadata, protocol in rows
+    ]
+
+
+def _group(
+    rows: Iterable[Row], name: Callable[[Row], str]
+) -> defaultdict[int, list[str]]:
+    grouped: defaultdict[int, list[str]] = defaultdict(list)
+    for row in rows:
+        grouped[row[0]].append(name(row))
+    return grouped
+
+
+def _files(
+    session: Session, name: str, window: dict[str, int], wanted: bool
+) -> defaultdict[int, list[Add]]:
+    files: defaultdict[int, list[Add]] = defaultdict(list)
+    if wanted:
+        for row in session.query(name, window):
+            files[row[-1]].append(add_from_row(row))
+    return files
+
+
+def _matches(metadata: Metadata) -> Callable[[Predicate, Add], bool]:
+    compiled: dict[Predicate, Callable[..., bool]] = {}
+
+    def matches(predicate: Predicate, add: Add) -> bool:
+        if predicate not in compiled:
+            compiled[predicate] = matcher(predicate, metadata.partition_columns)
+        return compiled[predicate](add.partition_values, add.stats or None)
+
+    return matches

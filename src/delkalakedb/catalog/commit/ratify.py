@@ -1,0 +1,643 @@
+"""Ratify: the one SQL transaction in which staged actions become versions.
+
+In order, and all of it or nothing:
+
+1. lock every table involved, in name order, and load their heads;
+2. for each staged commit: check the conflict rules against the versions since it
+   read, the protocol's rules, and that what it removes is live;
+3. give it the next version, a timestamp after the last one, and row ids;
+4. insert its rows and move the head, `WHERE current_version = version - 1`;
+5. commit. A table's versions above the published one are its outbox.
+
+On Postgres this is two messages: BEGIN with step 1, and the rows of step 4 with COMMIT.
+So a transaction holds its locks before its COMMIT is sent.
+
+Killed before step 5, a writer leaves nothing behind. A connection that is lost during
+step 5 leaves the outcome unknown, so the writer takes the locks on another connection.
+Once it has them, the lost transaction has ended, and the commit happened if and only if
+the database has the transaction's id. If not, the writer starts over with the same id.
+While the locks can't be had, the lost COMMIT may still take effect: after
+`concurrency.retries` attempts the writer raises an `UnknownOutcomeError`, and the files
+of the commit stay.
+"""
+
+import getpass
+import socket
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from delkalakedb.catalog.commit.commit_rows import (
+    ByKind,
+    LiveFile,
+    RemovedAll,
+    commit_info,
+    commit_writes,
+    empty_head,
+    last_adds,
+    rebased,
+)
+from delkalakedb.catalog.commit.outbox import (
+    Lease,
+    releasing,
+    releasing_lost,
+    taken_lease,
+    taking,
+)
+from delkalakedb.catalog.commit.outcome import (
+    Committed,
+    Conflicted,
+    Skipped,
+    conflicted,
+    find_conflict,
+    find_expired,
+    follows_anything,
+    newest,
+)
+from delkalakedb.catalog.engine import CLIENT, Actor, Backend, Row, Run, Session
+from delkalakedb.catalog.read import (
+    FILES_PER_TABLE,
+    Head,
+    LoggedCommit,
+    check_identity,
+    check_place,
+    hash_path,
+    no_such_table,
+    parse_head,
+    revise,
+)
+from delkalakedb.clock import pauses
+from delkalakedb.errors import (
+    CatalogError,
+    MirrorBehindError,
+    ProtocolError,
+    TableExistsError,
+    UnknownOutcomeError,
+)
+from delkalakedb.model.actions import (
+    Add,
+    Cdc,
+    DomainMetadata,
+    Metadata,
+    Remove,
+    Txn,
+    decode_struct,
+    known,
+)
+from delkalakedb.model.log import Staged
+from delkalakedb.model.new_actions import (
+    carry_row_ids,
+    gives_row_ids,
+    row_id_high_water_mark,
+    with_row_ids,
+)
+from delkalakedb.model.paths import check_inside
+from delkalakedb.model.rules.conflicts import (
+    ROW_TRACKING_DOMAIN,
+    Conflict,
+    Rule,
+    Winner,
+    check_liveness,
+)
+from delkalakedb.model.rules.protocol import check_actions
+from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.telemetry import log_commit
+
+if TYPE_CHECKING:
+    from delkalakedb.settings import Settings
+
+
+__all__ = [
+    "LostError",
+    "SqlTxnLogWriter",
+    "Transaction",
+    "lock_queries",
+]
+
+
+class SqlTxnLogWriter:
+    """Commits to the tables of one catalog."""
+
+    def __init__(self, backend: Backend, settings: "Settings") -> None:
+        self._backend = backend
+        self._indexed_columns = settings.stats.indexed_columns
+        self._concurrency = settings.concurrency
+        self._max_unpublished = settings.mirror.max_unpublished
+        self._actor: Actor | None = None
+
+    def ratify(
+        self, staged: Sequence[Staged], lease_s: float | None = None
+    ) -> tuple[Committed | Skipped, ...] | Conflicted:
+        """Make all of `staged` true, or none of it.
+
+        Args:
+            staged: the commits.
+            lease_s: the term, in seconds, of the lease to take on publishing, if all of
+                `staged` is for one table and its lease is free; None takes no lease.
+        """
+        started, transaction_id = time.monotonic(), str(uuid.uuid4())
+        if self._max_unpublished is not None:
+            self._check_backlog(staged, self._max_unpublished)
+        retries, outcomes = self._concurrency.retries, None
+        while outcomes is None:
+            try:
+                outcomes = self._attempt(staged, transaction_id, lease_s)
+            except LostError as lost:
+                return lost.outcome
+            except UnknownOutcomeError as unknown:
+                outcomes = self._find_out(staged, transaction_id, unknown)
+                if outcomes is None and retries == 0:
+                    raise
+                retries -= 1
+        duration_ms = (time.monotonic() - started) * 1000
+        for outcome in outcomes:
+            if isinstance(outcome, Committed):
+                _log(outcome, duration_ms)
+        return outcomes
+
+    def _check_backlog(self, staged: Sequence[Staged], most: int) -> None:
+        """Refuse to commit while too many versions of a table wait to be published."""
+        for name in sorted({commit.table for commit in staged}):
+            with self._backend.reading() as session:
+                rows = session.query("load_unpublished", {"name": name})
+            if rows and rows[0][0] >= most:
+                raise MirrorBehindError(
+                    f"{name}: {rows[0][0]} versions wait to be published, and "
+                    f"mirror.max_unpublished is {most}; nothing was written. "
+                    " See mirror.status, and run the reconciler"
+                )
+
+    def _attempt(
+        self, staged: Sequence[Staged], transaction_id: str, lease_s: float | None
+    ) -> tuple[Committed | Skipped, ...]:
+        actor = self._actor = self._actor or _actor(self._backend)
+        with self._backend.writing() as session:
+            return Transaction(
+                session,
+                self._backend,
+                transaction_id,
+                actor,
+                self._indexed_columns,
+                lease_s,
+            ).write(staged)
+
+    def _find_out(
+        self, staged: Sequence[Staged], transaction_id: str, lost: UnknownOutcomeError
+    ) -> tuple[Committed, ...] | None:
+        """Return what a lost COMMIT has made, or None if it is void.
+
+        Waits for a server that is restarting.
+        """
+        concurrency = self._concurrency
+        waits = pauses(concurrency.backoff_initial, concurrency.backoff_max)
+        left = concurrency.retries
+        while True:
+            try:
+                return self._resolve(staged, transaction_id)
+            except CatalogError as error:
+                if left == 0:
+                    raise UnknownOutcomeError(
+                        f"{lost}; it may have happened or not: the history would show "
+                        f"transaction {transaction_id}, but there is no telling now: "
+                        f"{error}"
+                    ) from error
+            left -= 1
+            time.sleep(next(waits))
+
+    def _resolve(
+        self, staged: Sequence[Staged], transaction_id: str
+    ) -> tuple[Committed, ...] | None:
+        """Return what a transaction has made, under its locks; release its lease."""
+        with self._backend.writing() as session:
+            session.query_many(lock_queries(self._backend, staged))
+            rows = session.query("load_transaction", {"transaction_id": transaction_id})
+            session.apply([releasing_lost(c.table, transaction_id) for c in staged])
+        # In the order in which they were staged; those of a renamed table come last.
+        found: list[Row] = []
+        for commit in staged:
+            found += [row for row in rows if row[0] == commit.table][:1]
+            rows = [row for row in rows if row not in found]
+        return tuple(Committed(*row) for row in (*found, *rows)) or None
+
+
+def _log(committed: Committed, duration_ms: float) -> None:
+    log_commit(
+        table=committed.table,
+        version=committed.version,
+        operation=committed.operation,
+        adds=committed.num_added_files,
+        removes=committed.num_removed_files,
+        bytes_added=committed.added_bytes,
+        duration_ms=duration_ms,
+        transaction_id=committed.transaction_id,
+    )
+
+
+def _actor(backend: Backend) -> Actor:
+    try:
+        user: str | None = getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        user = None
+    return Actor(backend.db_user(), user, socket.gethostname(), CLIENT)
+
+
+_Query = tuple[str, dict[str, object]]
+
+
+class LostError(Exception):
+    """Ends the transaction; its outcome is a value to the caller."""
+
+    def __init__(self, outcome: Conflicted) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+@dataclass(slots=True)
+class _Table:
+    """A locked table as the transaction sees it, its own commits included."""
+
+    head: Head | None
+    # Versions from here on are this transaction's own.
+    first_own: int
+
+
+class Transaction:
+    """Staged commits, one after the other, on locked tables."""
+
+    def __init__(
+        self,
+        session: Session,
+        backend: Backend,
+        transaction_id: str,
+        actor: Actor,
+        indexed_columns: int,
+        lease_s: float | None = None,
+    ) -> None:
+        self._session = session
+        self._backend = backend
+        self._id = transaction_id
+        self._actor = actor
+        self._indexed_columns = indexed_columns
+        self._tables: dict[str, _Table] = {}
+        self._early: dict[str, list[Row]] = {}
+        self._participants: list[dict[str, object]] = []
+        self._hashed: dict[int, dict[str, int]] = {}
+        self._now_ms = int(time.time() * 1000)
+        self._lease_s = lease_s
+        self._started = time.monotonic()
+        self._taken: list[Row] = []
+
+    def write(self, staged: Sequence[Staged]) -> tuple[Committed | Skipped, ...]:
+        """Write all of `staged`, or raise; a conflict is a `LostError`."""
+        if not staged:
+            return ()
+        self._lock(staged)
+        self._check_identities(staged)
+        self._participants = self._find_participants(staged)
+        if skipped := self._skipped(staged):
+            if lease := self._lease():
+                self._session.apply([releasing(lease)])
+            return skipped
+        made = []
+        for commit in staged:
+            head, files = self._admit(commit)
+            made.append(self._write(commit, head, files))
+        return (*made[:-1], replace(made[-1], lease=self._lease()))
+
+    def _lease(self) -> Lease | None:
+        """Return the lease that was taken, with the one table's head as it is now."""
+        if not self._taken or self._lease_s is None:
+            return None
+        (table,) = self._tables.values()
+        assert table.head is not None
+        expires = self._started + self._lease_s
+        return taken_lease(self._taken[0], table.head, expires, self._lease_s)
+
+    def _find_participants(self, staged: Sequence[Staged]) -> list[dict[str, object]]:
+        """Return the versions that a transaction over several tables will make."""
+        if len({commit.table for commit in staged}) == 1:
+            return []
+        found: list[dict[str, object]] = []
+        made = Counter[str]()
+        for commit in staged:
+            table = self._tables[commit.table]
+            metadata = ByKind(commit.actions).one(Metadata)
+            if metadata is None and table.head is not None:
+                metadata = table.head.metadata
+            version = table.first_own + made[commit.table]
+            made[commit.table] += 1
+            found.append({"tableId": metadata and metadata.id, "version": version})
+        return found
+
+    def _lock(self, staged: Sequence[Staged]) -> None:
+        """Lock the tables and load what their first commits need, in one go."""
+        names = sorted({commit.table for commit in staged})
+        load = self._backend.statements["load_latest"]
+        locks = lock_queries(self._backend, staged)
+        early = self._early_queries(staged)
+        known = {n: head for n in names if (head := self._session.find_head(n))}
+        unknown = [name for name in names if name not in known]
+        heads: list[_Query] = [(load, {"name": name}) for name in unknown]
+        leases = self._lease_queries(names)
+        asked = [*locks, *heads, *early.values(), *leases]
+        answers = self._session.query_many(asked)
+        if leases:
+            self._taken = answers.pop()
+        loaded = answers[len(locks) :]
+        self._early = dict(zip(early, loaded[len(unknown) :], strict=True))
+        for name, rows in zip(unknown, loaded, strict=False):
+            if rows:
+                known[name] = parse_head(self._session, rows[0])
+        for name in names:
+            head = known.get(name)
+            self._tables[name] = _Table(head, head.version + 1 if head else 0)
+
+    def _lease_queries(self, names: Sequence[str]) -> list[_Query]:
+        """Of several tables none: one would be held while the others are published."""
+        if self._lease_s is None or len(names) > 1:
+            return []
+        return [taking(self._backend, names[0], self._lease_s, token=self._id)]
+
+    def _check_identities(self, staged: Sequence[Staged]) -> None:
+        """Nothing goes to a table that has the name of one that is gone."""
+        for commit in staged:
+            head = self._tables[commit.table].head
+            if head is not None:
+                check_identity(commit.table, head.identity, commit.reads.identity)
+
+    def _early_queries(self, staged: Sequence[Staged]) -> dict[str, _Query]:
+        """Return the queries for files at the paths of each table's first commit."""
+        if not self._backend.capabilities.table_locks:
+            return {}
+        first = {commit.table: commit for commit in reversed(staged)}
+        statement = self._backend.statements["load_files_at_paths"]
+        return {
+            name: (statement, _paths_params(commit, self._hashes(commit)))
+            for name, commit in first.items()
+        }
+
+    def _skipped(self, staged: Sequence[Staged]) -> tuple[Skipped, ...] | None:
+        """Return the outcome of a replay: all its `txn` actions are recorded already.
+
+        Where only some are, others than these wrote them: it would write them twice.
+        """
+        asked = [
+            (commit, action)
+            for commit in staged
+            if commit.reads.app_ids
+            for action in commit.actions
+            if isinstance(action, Txn) and action.app_id in commit.reads.app_ids
+        ]
+        done = [
+            Skipped(commit.table, version, txn.app_id)
+            for commit, txn in asked
+            if (version := self._applied(commit.table, txn)) is not None
+        ]
+        if done and len(done) < len(asked):
+            there = done[0]
+            conflict = Conflict(
+                Rule.CONCURRENT_TRANSACTION,
+                f"application {there.app_id} has committed this there already, but "
+                "not all that it comes with",
+            )
+            winner = Winner(version=there.version, operation="an earlier commit")
+            raise LostError(conflicted(there.table, winner, conflict))
+        return tuple(done) or None
+
+    def _applied(self, name: str, txn: Txn) -> int | None:
+        head = self._tables[name].head
+        if head is None:
+            return None
+        params = {"table_id": head.table_id, "app_id": txn.app_id}
+        rows = self._session.query("load_applied", params | {"txn": txn.version})
+        return int(rows[0][0]) if rows else None
+
+    def _admit(self, staged: Staged) -> tuple[Head, "_Files"]:
+        """Return the head that `staged` follows, and its files; raise on a conflict."""
+        table = self._tables[staged.table]
+        head = table.head
+        # What was asked for a table's first commit says nothing to the next one.
+        early = self._early.pop(staged.table, None)
+        if head is None:
+            return self._create(staged)
+        if staged.location is not None and staged.reads.version < 0:
+            raise TableExistsError(f"{staged.table}: the table exists already")
+        head.check_ours()
+        # First: what a winner forbids since is a conflict, not a mistake of the caller.
+        winners = self._winners(staged, head, table.first_own)
+        if winners and (lost := find_conflict(self._session, head, staged, winners)):
+            raise LostError(lost)
+        _check_actions(staged, head)
+        if staged.remove_all:
+            _check_append_only(staged, head)
+        files = self._files(staged, head, early)
+        self._check_liveness(staged, files, winners, head)
+        return head, files
+
+    def _winners(self, staged: Staged, head: Head, first_own: int) -> list[Row]:
+        read_all = first_own - 1 <= staged.reads.version <= head.version
+        if read_all or follows_anything(staged, head):
+            return []
+        if lost := find_expired(staged, head):
+            raise LostError(lost)
+        params = {"table_id": head.table_id, "after": staged.reads.version}
+        rows = self._session.query("load_winners", params)
+        return [row for row in rows if row[0] < first_own]
+
+    def _files(self, staged: Staged, head: Head, found: list[Row] | None) -> "_Files":
+        hashes = self._hashes(staged)
+        if found is None and hashes:
+            found = self._load_files(staged, hashes)
+        rows = [
+            row
+            for row in found or ()
+            if row[0] // FILES_PER_TABLE == head.table_id and row[1] in hashes
+        ]
+        return _Files(hashes, rows, self._tables[staged.table].first_own)
+
+    def _load_files(self, staged: Staged, hashes: dict[str, int]) -> list[Row]:
+        if len(hashes) == 1 and self._backend.capabilities.single_path_lookup:
+            one = {"after": staged.reads.version, "hash": next(iter(hashes.values()))}
+            return self._session.query("load_files_at_path", one)
+        params = _paths_params(staged, hashes)
+        return self._session.query("load_files_at_paths", params)
+
+    def _hashes(self, staged: Staged) -> dict[str, int]:
+        """Return the hashes of a commit's paths, computed once per staged commit."""
+        if (hashes := self._hashed.get(id(staged))) is None:
+            hashes = self._hashed[id(staged)] = {
+                action.path: hash_path(action.path)
+                for action in staged.actions
+                if isinstance(action, Add | Remove)
+            }
+        return hashes
+
+    def _create(self, staged: Staged) -> tuple[Head, "_Files"]:
+        if staged.location is None:
+            raise no_such_table(staged.table)
+        check_place(staged.table, staged.location)
+        _check_actions(staged)
+        taken = self._session.query("find_location", {"location": staged.location})
+        if taken:
+            raise TableExistsError(
+                f"{staged.table}: its location belongs to table {taken[0][0]}"
+            )
+        ((table_id,),) = self._session.query("take_table_id", {})
+        head = empty_head(staged, table_id, self._now_ms)
+        params = {
+            "table_id": head.table_id,
+            "name": head.name,
+            "location": head.location,
+            "created_at_ms": head.created_at_ms,
+        }
+        mirror = {"table_id": head.table_id}
+        self._session.apply([Run("insert_table", params), Run("insert_mirror", mirror)])
+        return head, _Files(self._hashes(staged), [], 0)
+
+    def _check_liveness(
+        self, staged: Staged, files: "_Files", winners: list[Row], head: Head
+    ) -> None:
+        if staged.remove_all and files.live:
+            path = next(iter(files.live))
+            raise ProtocolError(
+                f"{staged.table}: {path} can't be added and removed at once"
+            )
+        if not files.rows and not any(isinstance(a, Remove) for a in staged.actions):
+            return
+        actions = ByKind(staged.actions)
+        live = {p: frozenset(f.dv_id for f in held) for p, held in files.live.items()}
+        conflict = check_liveness(
+            actions.of(Remove), actions.of(Add), live, files.removed
+        )
+        if conflict is not None:
+            # A blind append's winners aren't loaded, and its own commits are none.
+            before = self._tables[staged.table].first_own - 1
+            seen_all = staged.reads.version >= before
+            winner = newest(winners, head.version if seen_all else before)
+            raise LostError(conflicted(staged.table, winner, conflict))
+
+    def _write(self, staged: Staged, previous: Head, files: "_Files") -> Committed:
+        head, actions = rebased(previous, staged, self._now_ms)
+        if gives_row_ids(head.protocol, head.metadata):
+            actions = self._with_row_ids(staged, head, files)
+        actions.put(commit_info(actions, staged, head, self._id, self._participants))
+        if actions.of(Metadata):
+            columns = revise(
+                head.stat_columns,
+                head.metadata,
+                table_id=head.table_id,
+                version=head.version,
+                limit=self._indexed_columns,
+            )
+            head = replace(head, stat_columns=columns)
+        rows = commit_writes(
+            head,
+            actions,
+            files.live,
+            files.hashes,
+            removed_all=self._removed_all(staged, previous),
+            transaction_id=self._id,
+            actor=self._actor,
+        )
+        self._session.apply(rows.writes)
+        self._session.made_head(rows.head)
+        self._tables[staged.table].head = rows.head
+        if staged.remove_all or files.rows or actions.of(Remove):
+            # What a remove says of its file is in the database alone.
+            return rows.committed
+        ratified = LoggedCommit(rows.head, self._id, actions.in_order())
+        return replace(rows.committed, ratified=ratified)
+
+    def _removed_all(self, staged: Staged, head: Head) -> RemovedAll | None:
+        if not staged.remove_all or head.version < 0:
+            return None
+        read, first_own = staged.reads.version, self._tables[staged.table].first_own
+        if read >= first_own - 1:
+            return RemovedAll(read, first_own, head.num_files, head.size_bytes)
+        seen = {"read_version": read, "first_own": first_own}
+        params = {"table_id": head.table_id} | seen
+        ((files, size_bytes),) = self._session.query("load_live_totals", params)
+        return RemovedAll(read, first_own, files, int(size_bytes))
+
+    def _with_row_ids(self, staged: Staged, head: Head, files: "_Files") -> ByKind:
+        params = {
+            "table_id": head.table_id,
+            "domain": ROW_TRACKING_DOMAIN,
+            "version": head.version,
+        }
+        rows = self._session.query("load_domain", params)
+        domain = decode_struct(rows[0][0], DomainMetadata) if rows else None
+        carried = carry_row_ids(staged.actions, last_adds(files.rows))
+        mark = row_id_high_water_mark(domain)
+        actions = ByKind(with_row_ids(carried, mark, head.version))
+        if head.metadata_version == head.version:
+            actions.put(head.metadata)
+        if head.protocol_version == head.version:
+            actions.put(head.protocol)
+        return actions
+
+
+class _Files:
+    """The files at a commit's paths that are live, or were when it read."""
+
+    def __init__(self, hashes: dict[str, int], rows: list[Row], first_own: int) -> None:
+        self.hashes = hashes
+        self.rows = rows
+        self.live: dict[str, list[LiveFile]] = {}
+        removed = set()
+        for file_id, path, vector, size, removed_version, *_ in rows:
+            if removed_version is None:
+                file = LiveFile(file_id, vector, size)
+                self.live.setdefault(path, []).append(file)
+            elif removed_version < first_own:
+                removed.add(path)
+        self.removed = frozenset(removed)
+
+
+def _check_actions(staged: Staged, head: Head | None = None) -> None:
+    protocol, metadata, version = None, None, 0
+    if head is not None:
+        protocol, metadata, version = head.protocol, head.metadata, head.version + 1
+    # A remove must hit a live file, and opens none.
+    new = (action for action in staged.actions if isinstance(action, Add | Cdc))
+    location = head.location if head else str(staged.location)
+    try:
+        check_actions(staged.actions, protocol, metadata, version)
+        check_inside(new, location, outside_files=True)
+    except ProtocolError as error:
+        raise ProtocolError(f"{staged.table}: {error}") from error
+
+
+def _check_append_only(staged: Staged, head: Head) -> None:
+    properties = parse_properties(known(head.metadata.configuration) or {})
+    if properties.append_only and head.num_files:
+        raise ProtocolError(
+            f"{staged.table}: delta.appendOnly is true; its files can't be removed"
+        )
+
+
+def _paths_params(staged: Staged, hashes: dict[str, int]) -> dict[str, object]:
+    return {
+        "after": staged.reads.version,
+        "hashes": msgspec.json.encode(list(hashes.values())).decode(),
+    }
+
+
+def lock_queries(backend: Backend, staged: Sequence[Staged]) -> list[_Query]:
+    """Return the queries that lock the tables against other commits.
+
+    In name order: two writers of several tables never wait for each other.
+    """
+    if not backend.capabilities.table_locks:
+        return []
+    lock = backend.statements["lock_table"]
+    names = sorted({commit.table for commit in staged})
+    locks: list[_Query] = [(lock, {"name": name}) for name in names]
+    if any(commit.location is not None for commit in staged):
+        locks.insert(0, (backend.statements["lock_catalog"], {}))
+    return locks

@@ -1,0 +1,29 @@
+"""Database engines: connections, pools, statements, migrations."""
+
+from typing import TYPE_CHECKING
+
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.catalog.engine.backend import *
+    from delkalakedb.catalog.engine.cache import *
+    from delkalakedb.catalog.engine.migrations import *
+    from delkalakedb.catalog.engine.pool import *
+    from delkalakedb.catalog.engine.statements import *
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "backend": (
+                "Actor Backend CLIENT Insert Restore Row Run Session Write "
+                "check_schema_version columns_to_batch listed load_backend no_catalog"
+            ),
+            "cache": "CacheInfo LISTS Listed cache_info",
+            "migrations": (
+                "catalog_tables ensure_schema find_schema_version "
+                "latest_schema_version load_schema_version migrate"
+            ),
+            "pool": "Share close_all using_backend",
+            "statements": "FileRow HeadRow TableRow",
+        },
+    )

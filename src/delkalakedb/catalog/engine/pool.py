@@ -1,0 +1,402 @@
+"""One backend, and so one pool of connections, per process and database.
+
+The first catalog that is opened on a database decides the settings of its pool, and
+how much of its tables is kept in memory. A database in memory lives as long as the
+process. Each catalog has a `Share` of the backend, which ends when it is closed.
+
+A connection is checked before use, opened when none is idle, and never shared with a
+forked child: the child forgets its parent's connections without closing them. Where it
+couldn't connect safely beside these, the idle ones are closed before a fork, and after
+a fork while others were in use the child is refused.
+
+A database may need connections of two drivers. Their pools share one bound: a pool that
+needs a connection while all are taken or idle closes an idle one of the other pool.
+"""
+
+import atexit
+import os
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from delkalakedb.catalog.engine.backend import Backend, load_backend
+from delkalakedb.catalog.engine.migrations import latest_schema_version
+from delkalakedb.errors import CatalogBusyError, CatalogUnavailableError
+from delkalakedb.forks import at_fork
+
+if TYPE_CHECKING:
+    from delkalakedb.settings import Settings, Uri
+
+__all__ = [
+    "NoFreeSlotError",
+    "Pool",
+    "Share",
+    "close_all",
+    "using_backend",
+]
+
+C = TypeVar("C")
+# seconds between two attempts to connect to a server that has no free slot
+_FULL_PAUSE_S = 0.1
+# Connections of a parent process: closing them here would end them there.
+_inherited: list[object] = []
+# What was in use in the parent when this process was forked, and can't be used here.
+_torn: set[str] = set()
+
+
+class NoFreeSlotError(Exception):
+    """The server has no free slot for a connection; its cause is the driver's error."""
+
+
+class _Slots:
+    """The connections that the pools of one database have between them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every connection."""
+        self.pid = os.getpid()
+        # not handed out
+        self.free = self.size
+        # the pool and the connection, the last used one last
+        self.idle: list[tuple[Pool[Any], Any]] = []
+        self.changed = threading.Condition()
+
+    def pop_idle(self, pool: "Pool[C]") -> C | None:
+        """Take the pool's last used idle connection."""
+        for place in reversed(range(len(self.idle))):
+            if self.idle[place][0] is pool:
+                found: C = self.idle.pop(place)[1]
+                return found
+        return None
+
+    def close_surplus(self, size: int) -> None:
+        """Close the longest idle connection, if there are more than `size`."""
+        with self.changed:
+            taken = self.size - self.free
+            surplus = taken + len(self.idle) > size and self.idle
+            idle = self.idle.pop(0) if surplus else None
+        if idle is not None:
+            pool, connection = idle
+            pool._close(connection)
+
+
+class Pool(Generic[C]):
+    """At most `size` connections, handed out last in, first out.
+
+    One that isn't `forkable` has nothing open while the process forks, or its child
+    can't use it. `connect` raises `NoFreeSlotError` where waiting may help.
+
+    Args:
+        beside: a pool of the same database, whose bound and timeout count for both.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], C],
+        *,
+        close: Callable[[C], object],
+        healthy: Callable[[C], bool],
+        size: int,
+        timeout_s: float,
+        name: str,
+        forkable: bool = True,
+        beside: "Pool[Any] | None" = None,
+    ) -> None:
+        self._connect = connect
+        self._close = close
+        self._healthy = healthy
+        self._slots: _Slots = _Slots(size) if beside is None else beside._slots
+        self._timeout_s = timeout_s
+        self._name = name
+        self._closed = False
+        if not forkable:
+            _unforkable.add(self)
+
+    @contextmanager
+    def connection(self) -> Iterator[C]:
+        """Yield a healthy connection; close it if it is returned broken."""
+        if self._slots.pid != os.getpid():
+            _inherited.append(self._slots.idle)
+            self._slots.reset()
+        if self._name in _torn:
+            raise CatalogBusyError(
+                f"{self._name}: this process was forked while its parent was at work "
+                "on the catalog, and can't use it; fork before or after, or start "
+                'processes by "spawn"'
+            )
+        connection = self._take()
+        pid = self._slots.pid
+        try:
+            yield connection
+        finally:
+            if pid == os.getpid():
+                self._give_back(connection)
+            else:
+                _inherited.append(connection)
+
+    def close(self) -> None:
+        """Close what is idle now and the rest as it comes back."""
+        if self._slots.pid != os.getpid():
+            return
+        with self._slots.changed:
+            self._closed = True
+            idle = list(iter(lambda: self._slots.pop_idle(self), None))
+        for connection in idle:
+            self._close(connection)
+
+    def before_fork(self) -> None:
+        """Close what is idle, and let nobody connect until `after_fork`."""
+        self._slots.changed.acquire()
+        if self._slots.pid == os.getpid():
+            while (idle := self._slots.pop_idle(self)) is not None:
+                self._close(idle)
+
+    def after_fork(self, *, child: bool) -> None:
+        """Go on as before, or as a child."""
+        if child:
+            if self._slots.free < self._slots.size:
+                _torn.add(self._name)
+            self._slots.reset()
+        else:
+            self._slots.changed.release()
+
+    def _take(self) -> C:
+        deadline = time.monotonic() + self._timeout_s
+        with self._slots.changed:
+            self._check_open()
+            while not self._slots.free:
+                if not self._slots.changed.wait(deadline - time.monotonic()):
+                    raise CatalogBusyError(
+                        f"{self._name}: all {self._slots.size} connections were in use "
+                        f"for {self._timeout_s:g} s; raise pool_size or close readers"
+                    )
+                self._check_open()
+            self._slots.free -= 1
+            idle = self._slots.pop_idle(self)
+        try:
+            self._slots.close_surplus(self._slots.size)
+            while True:
+                while idle is not None and not self._healthy(idle):
+                    self._close(idle)
+                    idle = self._pop_idle()
+                if idle is not None:
+                    return idle
+                try:
+                    return self._connect()
+                except NoFreeSlotError as full:
+                    if time.monotonic() > deadline:
+                        raise full.__cause__ or full from None
+                # An idle one of the other driver holds a slot of the server, too.
+                self._slots.close_surplus(0)
+                time.sleep(_FULL_PAUSE_S)
+                idle = self._pop_idle()
+        except BaseException:
+            self._release()
+            raise
+
+    def _pop_idle(self) -> C | None:
+        with self._slots.changed:
+            return self._slots.pop_idle(self)
+
+    def _give_back(self, connection: C) -> None:
+        keep = self._healthy(connection)
+        with self._slots.changed:
+            keep = keep and not self._closed
+            if keep:
+                self._slots.idle.append((self, connection))
+                self._slots.free += 1
+                self._slots.changed.notify()
+        if not keep:
+            self._close(connection)
+            self._release()
+
+    def _release(self) -> None:
+        with self._slots.changed:
+            self._slots.free += 1
+            self._slots.changed.notify()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CatalogUnavailableError(f"{self._name}: the catalog was closed")
+
+
+_unforkable: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()
+_forking: list[Pool[Any]] = []
+
+
+def _before_fork() -> None:
+    for pool in list(_unforkable):
+        _forking.append(pool)
+        pool.before_fork()
+
+
+def _after_fork(*, child: bool) -> None:
+    while _forking:
+        _forking.pop().after_fork(child=child)
+
+
+at_fork(
+    before=_before_fork,
+    after_in_parent=partial(_after_fork, child=False),
+    after_in_child=partial(_after_fork, child=True),
+)
+
+
+# Sections that the first catalog of a process on a database decides for all of them.
+_DECIDED = ("pool", "cache")
+
+_lock = threading.Lock()
+_backends: dict[tuple[object, ...], Backend] = {}
+_users: dict[Backend, int] = {}
+
+
+def _unlock() -> None:
+    # In a forked child: one that another thread held would stay locked.
+    global _lock
+    _lock = threading.Lock()
+
+
+at_fork(after_in_child=_unlock)
+
+
+class Share:
+    """A catalog's share of the process's backend, with all that the backend has.
+
+    Once it is closed everything is refused, whoever else uses the backend.
+    """
+
+    def __init__(self, uri: "Uri", settings: "Settings") -> None:
+        self._name = str(uri)
+        self._closed = False
+        self.shared = _acquire(uri, settings)
+        _shares.add(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self.check_open()
+        return getattr(self.shared, name)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the catalog was closed."""
+        return self._closed
+
+    def check_open(self) -> None:
+        """Refuse use after the end."""
+        if self._closed:
+            raise CatalogUnavailableError(
+                f"{self._name}: the catalog was closed; connect again"
+            )
+
+    def close(self) -> None:
+        """End it; the last one out closes the backend's connections."""
+        with _lock:
+            closed, self._closed = self._closed, True
+        if not closed:
+            _release(self.shared)
+
+
+_shares: weakref.WeakSet[Share] = weakref.WeakSet()
+
+
+@contextmanager
+def using_backend(uri: "Uri", settings: "Settings") -> Iterator[Backend]:
+    """Yield the process's backend for a database, with or without a catalog in it."""
+    backend = _acquire(uri, settings)
+    try:
+        yield backend
+    finally:
+        _release(backend)
+
+
+def close_all() -> None:
+    """Close every catalog and every connection; those at work when they are done.
+
+    A database in memory stays until the process ends.
+    """
+    for share in list(_shares):
+        share.close()
+    with _lock:
+        backends = [backend for backend in _users if not backend.ephemeral]
+        for key in [key for key, held in _backends.items() if held in backends]:
+            del _backends[key]
+    for backend in backends:
+        backend.close()
+
+
+def _acquire(uri: "Uri", settings: "Settings") -> Backend:
+    kind = load_backend(uri.engine)
+    # A file has none, and one backend whatever the settings say.
+    password = settings.sql.password if uri.host else None
+    key = (uri.engine, *kind.identity(uri), password)
+    with _lock:
+        backend = _backends.get(key)
+        if backend is None:
+            backend = _backends[key] = kind(uri, settings)
+            backend.key, backend.cache = key, settings.cache
+            backend.schema_version = latest_schema_version(uri.engine)
+            backend.settings = settings
+        _users[backend] = _users.get(backend, 0) + 1
+        if backend.is_gone():
+            backend.start_anew()
+            backend.has_catalog = False
+    if backend.settings is not None:
+        _warn_ignored(uri, settings, backend.settings)
+    return backend
+
+
+def _release(backend: Backend) -> None:
+    """Close a backend that nobody uses any more."""
+    with _lock:
+        _users[backend] -= 1
+        if _users[backend] or backend.ephemeral:
+            return
+        del _users[backend]
+        for key in [key for key, held in _backends.items() if held is backend]:
+            del _backends[key]
+    backend.close()
+
+
+def _warn_ignored(uri: "Uri", asked: "Settings", decided: "Settings") -> None:
+    ignored = []
+    for section in _DECIDED:
+        mine, theirs = getattr(asked, section), getattr(decided, section)
+        for name in sorted(mine.model_fields_set):
+            if (value := getattr(mine, name)) != (used := getattr(theirs, name)):
+                ignored.append(f"{section}.{name} = {value} (it is {used})")
+    if ignored:
+        from delkalakedb.settings import SettingIgnoredWarning
+
+        warnings.warn(
+            f"{uri}: this process has the database open already, and its first catalog "
+            f"decides for all; without effect: {', '.join(ignored)}. Close the others "
+            "before, with dk.close()",
+            SettingIgnoredWarning,
+            stacklevel=_levels_below_caller(),
+        )
+
+
+def _levels_below_caller() -> int:
+    """How far the caller's own code is from whoever asks, for a warning."""
+    package, level = __name__.partition(".")[0], 1
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+@atexit.register
+def _close_for_good() -> None:
+    close_all()
+    for backend in list(_users):
+        backend.close()

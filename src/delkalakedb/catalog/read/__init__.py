@@ -1,0 +1,32 @@
+"""Reads: heads, plans, file lists, and the log as SQL keeps it."""
+
+from typing import TYPE_CHECKING
+
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.catalog.read.action_rows import *
+    from delkalakedb.catalog.read.head import *
+    from delkalakedb.catalog.read.planner import *
+    from delkalakedb.catalog.read.retention import *
+    from delkalakedb.catalog.read.sql_log import *
+    from delkalakedb.catalog.read.version_files import *
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "action_rows": (
+                "ADD_COLUMNS FILES_SCHEMA LoggedCommit add_from_row file_columns "
+                "hash_path hash_utf8 load_commits remove_fields remove_from_row"
+            ),
+            "head": (
+                "COLUMNS_PER_TABLE FILES_PER_TABLE FOLLOWING Head Identity StatColumn "
+                "check_identity check_name check_place find_head index_files load_head "
+                "no_such_table parse_head revise"
+            ),
+            "planner": "plan",
+            "retention": "Expired check_kept expire_versions",
+            "sql_log": ("SqlTxnLogReader commit_from_row load_files load_tombstones"),
+            "version_files": "Upkeep list_files load_only_in",
+        },
+    )

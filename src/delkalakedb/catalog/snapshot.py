@@ -1,0 +1,231 @@
+"""Snapshots: a table at one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Union
+
+import msgspec
+
+from delkalakedb.catalog.engine import Backend
+from delkalakedb.catalog.read import Head, Identity, SqlTxnLogReader
+from delkalakedb.errors import DeltaError
+from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
+from delkalakedb.model.records import Commit, File, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delkalakedb.model.predicate.predicate import Predicate
+
+__all__ = ["Filter", "Snapshot"]
+
+Filter = Union[str, Sequence[Any], "Predicate"]
+
+
+# Filters that come again and again are parsed once: that takes half of a plan.
+_SHORT = 1000
+
+
+class Snapshot:
+    """A table at one version. What it says never changes."""
+
+    def __init__(self, backend: Backend, head: Head) -> None:
+        self._backend = backend
+        self._head = head
+
+    @property
+    def _log(self) -> SqlTxnLogReader:
+        return SqlTxnLogReader(self._backend, self._head.name, self._head.identity)
+
+    @property
+    def table(self) -> Table:
+        """The table as this version has it."""
+        return self._head.table()
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self._head.version
+
+    @property
+    def identity(self) -> Identity | None:
+        """What tells the table from any other that ever has its name."""
+        return self._head.identity
+
+    def check_ours(self) -> None:
+        """Refuse to write to a table that others wrote when this was read."""
+        self._head.check_ours()
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol action in force."""
+        return self._head.protocol
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metaData action in force."""
+        return self._head.metadata
+
+    def files(
+        self, where: Filter | None = None, *, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """Return the files as a stream of Arrow batches.
+
+        Args:
+            where: only files that may hold a row that matches.
+            columns: only these of the columns; no others are loaded.
+        """
+        return self._files(where, _schema(columns))
+
+    def paths(self) -> list[str]:
+        """Return the files' paths as the log has them, newest commit first."""
+        key = {"table_id": self._head.table_id, "version": self._head.version}
+        with self._backend.reading() as session:
+            rows = session.query("load_paths", key)
+        superseded = self._head.version != self._head.current_version
+        if superseded or len(rows) != self._head.num_files:
+            self._check_kept()
+        return [path for (path,) in rows]
+
+    def iter_files(self, where: Filter | None = None) -> Iterator[File]:
+        """Yield the files one by one; a live file has no `removed_version`.
+
+        Args:
+            where: only files that may hold a row that matches.
+        """
+        names = [field.name for field in fields(File)]
+        names.remove("removed_version")
+        return chain.from_iterable(map(_files_of, self.files(where, columns=names)))
+
+    def add_actions(
+        self, where: Filter | None = None, *, flatten: bool = False
+    ) -> pa.RecordBatchReader:
+        """Return the files with their statistics in typed columns, as deltalake does.
+
+        Args:
+            where: only files that may hold a row that matches.
+            flatten: one column for each part of a struct, named `min.a` and so on.
+        """
+        from delkalakedb.model.stats.add_actions import ADD_ACTION_COLUMNS, add_actions
+
+        files = self.files(where, columns=ADD_ACTION_COLUMNS)
+        return add_actions(files, self.metadata, flatten=flatten)
+
+    def history(
+        self,
+        limit: int | None = None,
+        *,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        operation: str | None = None,
+        actor: str | None = None,
+    ) -> list[Commit]:
+        """Return the commits up to this version, newest first.
+
+        Args:
+            limit: at most so many.
+            since_ms: none older than this time.
+            until_ms: none newer than this time.
+            operation: only this operation, such as `MERGE`.
+            actor: only commits by this database user, OS user, host or client.
+        """
+        found = self._log.history(
+            self._head,
+            limit=limit,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            operation=operation,
+            actor=actor,
+        )
+        if not found and self._head.version >= 0:
+            self._check_kept()
+        return found
+
+    def num_records(self) -> int | None:
+        """How many rows there are; None where the statistics of a file don't say."""
+        import pyarrow.compute as pc
+
+        total = 0
+        for batch in self.files(columns=["num_records", "deletion_vector"]):
+            if batch["num_records"].null_count:
+                return None
+            vectors = batch["deletion_vector"].drop_null().to_pylist()
+            deleted = (msgspec.json.decode(vector)["cardinality"] for vector in vectors)
+            total += (pc.sum(batch["num_records"]).as_py() or 0) - sum(deleted)
+        return total
+
+    def txn_version(self, app_id: str) -> int | None:
+        """Return the newest version that an application recorded."""
+        return self._log.txn_version(self._head, app_id)
+
+    def domains(self) -> dict[str, DomainMetadata]:
+        """Return the live metadata domains."""
+        return self._log.domains_at(self._head)
+
+    def _files(self, where: Filter | None, schema: pa.Schema) -> pa.RecordBatchReader:
+        # Now rather than when the first file is read.
+        self._backend.check_open()
+        import pyarrow as pa
+
+        if where is None:
+            from delkalakedb.catalog.read import list_files
+
+            batches = list_files(self._backend, self._head, schema)
+        else:
+            from delkalakedb.catalog.read import plan
+
+            predicate = self._predicate(where)
+            batches = plan(self._backend, self._head, predicate, schema)
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _check_kept(self) -> None:
+        from delkalakedb.catalog.read import check_kept
+
+        check_kept(self._backend, self._head)
+
+    def _predicate(self, where: Filter) -> Predicate:
+        schema_string = self.metadata.schema_string
+        if isinstance(where, str) and len(where) <= _SHORT:
+            return _parse_short(where, schema_string)
+        if isinstance(where, str | list | tuple):
+            from delkalakedb.model.predicate.predicate import parse_predicate
+            from delkalakedb.model.schema.schema import parse_schema
+
+            schema = parse_schema(schema_string)
+            return parse_predicate(where, schema, self.metadata.partition_columns)
+        return where  # type: ignore[return-value]
+
+
+def _files_of(batch: pa.RecordBatch) -> Iterator[File]:
+    for row in batch.to_pylist():
+        for name in ("partition_values", "tags", "deletion_vector"):
+            row[name] = row[name] and msgspec.json.decode(row[name])
+        yield File(**row)
+
+
+@lru_cache(maxsize=256)
+def _parse_short(where: str, schema_string: str) -> Predicate:
+    from delkalakedb.model.predicate.predicate import parse_predicate
+    from delkalakedb.model.schema.schema import parse_schema
+
+    return parse_predicate(where, parse_schema(schema_string))
+
+
+def _schema(columns: Iterable[str] | None) -> pa.Schema:
+    import pyarrow as pa
+
+    from delkalakedb.catalog.read import FILES_SCHEMA
+
+    if columns is None:
+        return FILES_SCHEMA
+    columns = list(dict.fromkeys(columns))
+    if unknown := sorted(set(columns) - set(FILES_SCHEMA.names)):
+        raise DeltaError(
+            f"files have no column {', '.join(unknown)}; they have "
+            f"{', '.join(FILES_SCHEMA.names)}"
+        )
+    return pa.schema([FILES_SCHEMA.field(name) for name in columns])

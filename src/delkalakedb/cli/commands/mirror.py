@@ -1,0 +1,243 @@
+"""The commands below `mirror`: `mirror status`, `mirror run` and so on."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from delkalakedb.cli.app import FOUND, App, Group, pass_app
+from delkalakedb.cli.commands.maintain import each_table, named, tables_arguments
+from delkalakedb.cli.options import (
+    TABLE,
+    dry_run_option,
+    outside_files_option,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from delkalakedb.mirror.publisher import MirrorStatus
+
+__all__ = ["mirror"]
+
+_COLUMNS = (
+    "table",
+    "state",
+    "ratified_version",
+    "published_version",
+    "versions_behind",
+    "seconds_behind",
+    "next_try_ms",
+    "last_error",
+)
+
+
+@click.group(cls=Group, epilog="Example: deltasql mirror status")
+def mirror() -> None:
+    """Publish commits to `_delta_log`, and settle foreign commits found there."""
+
+
+@mirror.command(epilog="Example: deltasql mirror status sales")
+@click.argument("table", type=TABLE, required=False)
+@pass_app
+def status(app: App, table: str | None) -> None:
+    """Show how far the `_delta_log` of each table lags behind the catalog.
+
+    Exit 1 if a mirror has diverged, or lags for longer than mirror.lag_alert.
+    """
+    from delkalakedb.mirror.publisher import status as load_status
+
+    with app.connect() as catalog:
+        found = load_status(catalog, table)
+        lag_alert = catalog.settings.mirror.lag_alert
+    _show(app, found)
+    late = [s for s in found if s.seconds_behind >= lag_alert]
+    if late or any(s.state == "diverged" for s in found):
+        raise click.exceptions.Exit(FOUND)
+
+
+def _show(app: App, statuses: Sequence["MirrorStatus"]) -> None:
+    records = (
+        {**one.to_dict(), "seconds_behind": round(one.seconds_behind, 3)}
+        for one in statuses
+    )
+    app.output.records(records, _COLUMNS)
+
+
+@mirror.command(epilog="Example: deltasql mirror run --once")
+@click.argument("table", type=TABLE, required=False)
+@click.option("--once", is_flag=True, help="Publish each table once, then stop.")
+@pass_app
+def run(app: App, table: str | None, once: bool) -> None:
+    """Publish waiting commits until SIGTERM or Ctrl-C.
+
+    Also writes checkpoints, detects foreign commits, and logs mirrors that lag. Several
+    of these processes may run at once. With --once, exit 1 if a commit couldn't be
+    published.
+    """
+    from delkalakedb import mirror as library
+
+    app.connect().close()
+    uri = app.catalog_uri if table is None else app.table_uri(table)
+    with _logged(app):
+        if not once:
+            app.say("publishing; stop with Ctrl-C or SIGTERM")
+        found = library.run(uri, once=once)
+    _show(app, found)
+    if once:
+        _exit_if_behind(found)
+
+
+def _exit_if_behind(statuses: Sequence["MirrorStatus"]) -> None:
+    if any(one.state not in ("published", "held") for one in statuses):
+        raise click.exceptions.Exit(FOUND)
+
+
+@contextmanager
+def _logged(app: App) -> Iterator[None]:
+    """Write the log messages of the reconciler to standard error."""
+    logger = logging.getLogger("delkalakedb")
+    handler = _Lines(app)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Lines(logging.Handler):
+    def __init__(self, app: App) -> None:
+        super().__init__()
+        self._app = app
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._app.say(self.format(record))
+
+
+@mirror.command(epilog="Example: deltasql mirror retry sales")
+@tables_arguments
+@pass_app
+def retry(app: App, tables: tuple[str, ...], all_tables: bool) -> None:
+    """Publish TABLES now, even if the next try isn't due; exit 1 if that fails."""
+    from delkalakedb.mirror.publisher import Reconciler
+
+    with app.connect() as catalog:
+
+        def publish(name: str) -> "MirrorStatus":
+            (found,) = Reconciler(catalog, table=name).run_once()
+            return found
+
+        names = named(catalog, tables, all_tables)
+        with _logged(app):
+            done = each_table(app, "publish", names, publish)
+    _show(app, done)
+    _exit_if_behind(done)
+
+
+@mirror.command(epilog="Example: deltasql mirror republish sales --from 40")
+@click.argument("table", type=TABLE)
+@click.option(
+    "--from",
+    "from_version",
+    type=click.IntRange(min=0),
+    metavar="VERSION",
+    help="The oldest version to check.  [default: the oldest that the log must have]",
+)
+@click.option(
+    "--rewrite",
+    is_flag=True,
+    help="Also write entries whose original bytes the catalog doesn't have, from "
+    "their actions.",
+)
+@pass_app
+def republish(app: App, table: str, from_version: int | None, rewrite: bool) -> None:
+    """Write log entries of TABLE that are missing in its object store.
+
+    The entries are written from the catalog, with their original bytes. The newest
+    checkpoint and `_last_checkpoint` are written, too. Existing files are never
+    replaced.
+    """
+    from delkalakedb.mirror.publisher import republish as write_again
+
+    with app.connect() as catalog:
+        done = write_again(catalog, from_version, table=table, rewrite=rewrite)
+    app.output.record(done.to_dict())
+
+
+@mirror.command(epilog="Example: deltasql mirror adopt sales --dry-run")
+@tables_arguments
+@click.option(
+    "--discard",
+    is_flag=True,
+    help="Move foreign commits from the log to _delta_log/_discarded instead.",
+)
+@outside_files_option
+@dry_run_option
+@yes_option
+@pass_app
+def adopt(
+    app: App,
+    tables: tuple[str, ...],
+    all_tables: bool,
+    discard: bool,
+    outside_files: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Adopt commits that bypassed the catalog as versions of TABLES.
+
+    After restore-catalog, this command brings back the commits made since the backup.
+    """
+    from delkalakedb.mirror import adopt as adopt_foreign, find_foreign
+    from delkalakedb.storage import open_store
+
+    settle = partial(adopt_foreign, discard=discard, outside_files=outside_files)
+    done = "discarded" if discard else "adopted"
+
+    def find(name: str) -> tuple[str, list[dict[str, Any]]]:
+        store = open_store(catalog.table(name).location)
+        commits = find_foreign(catalog, name, store)
+        return name, [{"table": name, done: not dry_run, **asdict(c)} for c in commits]
+
+    with app.connect() as catalog:
+        names = named(catalog, tables, all_tables)
+        found = dict(each_table(app, "search", names, find))
+        commits = [commit for of_table in found.values() for commit in of_table]
+        if commits and not dry_run:
+            for commit in commits:
+                app.say("{table}: version {version}: {operation}".format(**commit))
+            verb = "Discard" if discard else "Adopt"
+            app.confirm(f"{verb} {len(commits)} foreign commits?", yes=yes)
+        for name in [] if dry_run else found:
+            settle(catalog, table=name)
+    columns = ("table", "version", "operation", "timestamp_ms", done)
+    app.output.records(commits, columns)
+
+
+@mirror.command(epilog="Example: deltasql mirror fence sales --yes")
+@click.argument("table", type=TABLE)
+@yes_option
+@pass_app
+def fence(app: App, table: str, yes: bool) -> None:
+    """Prevent writes to TABLE that bypass the catalog.
+
+    This adds the table feature catalogManaged. Readers that don't support the feature
+    can't read TABLE any more. The command detach removes the feature.
+    """
+    from delkalakedb.mirror import fence as add_fence
+
+    app.confirm(
+        f"Fence {table}? Clients without support for catalogManaged can no longer "
+        "read or write it.",
+        yes=yes,
+    )
+    with app.connect() as catalog:
+        version = add_fence(catalog, table=table)
+    app.output.record({"table": table, "published_version": version})

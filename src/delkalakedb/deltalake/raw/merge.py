@@ -1,0 +1,157 @@
+"""A merge as it is described, until it is run."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delkalakedb.model.actions import Metadata
+from delkalakedb.model.predicate.predicate import Anything, Predicate
+from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.write import Spool
+
+__all__ = ["MergePlan"]
+
+_BY_SOURCE = "when_not_matched_by_source_"
+# Source columns that every engine compares alike with a column of the table's type.
+_COMPARABLE: dict[str, Callable[[pa.DataType], bool]] = {
+    **dict.fromkeys(("byte", "short", "integer", "long"), pa.types.is_integer),
+    "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+    "date": pa.types.is_date32,
+    "timestamp": lambda kind: _is_moment(kind) and kind.tz is not None,
+    "timestamp_ntz": lambda kind: _is_moment(kind) and kind.tz is None,
+}
+
+
+class MergePlan:
+    """Stands for deltalake's `PyMergeBuilder`, which is bound to one workspace.
+
+    What is described here can be run on any number of them.
+    """
+
+    def __init__(self, source: Any, options: dict[str, Any]) -> None:
+        self.source = source
+        self._options = options
+        self.commit_properties = options["commit_properties"]
+        self._clauses: list[tuple[str, tuple[Any, ...]]] = []
+
+    @property
+    def source_alias(self) -> str | None:
+        """What the source is called in expressions."""
+        alias: str | None = self._options["source_alias"]
+        return alias
+
+    @property
+    def target_alias(self) -> str | None:
+        """What the table is called in expressions."""
+        alias: str | None = self._options["target_alias"]
+        return alias
+
+    @property
+    def merge_schema(self) -> bool:
+        """Whether new columns of the source become the table's."""
+        return bool(self._options["merge_schema"])
+
+    @property
+    def arrow_schema(self) -> Any:
+        """The source's schema."""
+        return self._options["batch_schema"]
+
+    def when_matched_update(
+        self, updates: dict[str, str], predicate: str | None
+    ) -> None:
+        """Update rows that match."""
+        self._add("when_matched_update", updates, predicate)
+
+    def when_matched_delete(self, predicate: str | None) -> None:
+        """Delete rows that match."""
+        self._add("when_matched_delete", predicate)
+
+    def when_not_matched_insert(
+        self, updates: dict[str, str], predicate: str | None
+    ) -> None:
+        """Insert rows of the source that nothing matches."""
+        self._add("when_not_matched_insert", updates, predicate)
+
+    def when_not_matched_by_source_update(
+        self, updates: dict[str, str], predicate: str | None
+    ) -> None:
+        """Update rows that nothing of the source matches."""
+        self._add("when_not_matched_by_source_update", updates, predicate)
+
+    def when_not_matched_by_source_delete(self, predicate: str | None) -> None:
+        """Delete rows that nothing of the source matches."""
+        self._add("when_not_matched_by_source_delete", predicate)
+
+    def matching(self, metadata: Metadata, source: Spool) -> Predicate:
+        """Return a predicate that holds for every row that the merge may change.
+
+        The source is read where the range of its keys says more than the condition.
+        """
+        if any(name.startswith(_BY_SOURCE) for name, _ in self._clauses):
+            return Anything()
+        # sqlglot takes long to import: only where it is needed.
+        from delkalakedb.model.predicate.merge_condition import parse_merge
+        from delkalakedb.model.predicate.sql import reads_alike
+
+        predicate: str = self._options["predicate"]
+        if not reads_alike(predicate):
+            return Anything()
+        condition = parse_merge(
+            predicate,
+            parse_schema(metadata.schema_string),
+            source.schema.names,
+            target_alias=self.target_alias,
+            source_alias=self.source_alias,
+        )
+        # delta-rs sees the source in types of its own choice.
+        schemas = source.schema, pa.schema(self.arrow_schema)
+        names = {
+            name
+            for column, name in condition.keys
+            if all(_comparable(column.type, seen.field(name).type) for seen in schemas)
+        }
+        if not names and not condition.parts:
+            return Anything()
+        return condition.matching(_bounds(source.reader(), names) if names else {})
+
+    def run(self, raw: Any, source: Any) -> str:
+        """Merge a source into a real table; its metrics as JSON."""
+        builder = raw.create_merge_builder(source=source, **self._options)
+        for name, arguments in self._clauses:
+            getattr(builder, name)(*arguments)
+        metrics: str = raw.merge_execute(builder)
+        return metrics
+
+    def _add(self, name: str, *arguments: Any) -> None:
+        self._clauses.append((name, arguments))
+
+
+def _comparable(type_name: str, kind: pa.DataType) -> bool:
+    return type_name in _COMPARABLE and bool(_COMPARABLE[type_name](kind))
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    # Nanoseconds don't fit into Python's times.
+    return bool(pa.types.is_timestamp(kind)) and kind.unit != "ns"
+
+
+def _bounds(
+    batches: Iterable[pa.RecordBatch], names: Iterable[str]
+) -> dict[str, tuple[Any, Any]]:
+    """Return the least and greatest value of each column, None without a value."""
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for batch in batches:
+        for name in list(found):
+            try:
+                ends = pc.min_max(batch[name]).as_py().values()
+            except (OverflowError, ValueError):
+                # A time that Python doesn't have.
+                del found[name]
+            else:
+                found[name] += [end for end in ends if end is not None]
+    return {
+        name: (min(values, default=None), max(values, default=None))
+        for name, values in found.items()
+    }

@@ -1,0 +1,146 @@
+"""The reading methods of `SqlRawTable` that need Arrow or delta-rs."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from arro3.core import RecordBatchReader, Table
+
+from delkalakedb.catalog import (
+    Files,
+    has_vectors,
+    load_files as load_files_of,
+    may_have_vectors,
+)
+from delkalakedb.deltalake import dataset
+from delkalakedb.deltalake.raw.raw_table import SqlRawTable
+from delkalakedb.deltalake.scan import Real, open_changes
+from delkalakedb.errors import ProtocolError
+from delkalakedb.model.actions import DeletionVector, decode_struct
+from delkalakedb.model.stats.add_actions import ADD_ACTION_COLUMNS, add_actions
+from delkalakedb.write.engines.deltars import explained
+
+__all__ = [
+    "count",
+    "dataset_partitions",
+    "deletion_vectors",
+    "get_active_partitions",
+    "get_add_actions",
+    "get_add_file_sizes",
+    "load_cdf",
+    "load_files",
+    "odd_files",
+    "scan",
+    "table_provider",
+]
+
+
+def get_add_file_sizes(table: SqlRawTable) -> dict[str, int]:
+    """Return the size of each file."""
+    return load_files(table, columns=["path", "size_bytes"]).sizes()
+
+
+def get_add_actions(table: SqlRawTable, flatten: bool = False) -> Table:
+    """Return the files with their statistics in typed columns."""
+    batches = load_files(table).table.to_batches()
+    actions = add_actions(batches, table.snapshot.metadata, flatten=flatten)
+    return Table.from_arrow(actions)
+
+
+def get_active_partitions(
+    table: SqlRawTable, predicate: Any = None
+) -> frozenset[frozenset[tuple[str, str | None]]]:
+    """Return the partitions that have files."""
+    if isinstance(predicate, list):
+        named = [column for filters in predicate for column, _, _ in filters]
+        schema = table.snapshot.table.schema
+        unknown = [name for name in named if schema.column(name) is None]
+        if unknown:
+            text = msgspec.json.encode(unknown).decode()
+            raise ValueError(
+                f"Filters include columns that are not in table schema: {text}"
+            )
+    return load_files(table, predicate, ["partition_values"]).partitions()
+
+
+def dataset_partitions(
+    table: SqlRawTable, schema: pa.Schema, predicate: Any = None
+) -> list[tuple[str, Any]]:
+    """Return the files for a pyarrow dataset, each with what holds for all its rows."""
+    return dataset.dataset_files(load_files(table, predicate), schema)
+
+
+def odd_files(table: SqlRawTable) -> list[str]:
+    """Return the features that matter in reading files and that pyarrow ignores."""
+    return dataset.odd_files(table.snapshot)
+
+
+def count(table: SqlRawTable) -> int:
+    """Return the number of live rows, as far as the files' statistics tell."""
+    vectors = ["deletion_vector"] if may_have_vectors(table.snapshot) else []
+    files = table.snapshot.files(columns=["num_records", *vectors])
+    return sum(map(_live_rows, files))
+
+
+def _live_rows(files: pa.RecordBatch) -> int:
+    counted = files.filter(pc.is_valid(files["num_records"]))
+    rows = int(pc.sum(counted["num_records"]).as_py() or 0)
+    if "deletion_vector" not in files.schema.names:
+        return rows
+    vectors = counted["deletion_vector"].drop_null().to_pylist()
+    return rows - sum(decode_struct(v, DeletionVector).cardinality for v in vectors)
+
+
+def load_files(
+    table: SqlRawTable,
+    predicate: Any = None,
+    columns: Sequence[str] = ADD_ACTION_COLUMNS,
+) -> Files:
+    """Return the files, or those that may hold a row that matches `predicate`."""
+    return load_files_of(table.snapshot, predicate, columns)
+
+
+def scan(
+    table: SqlRawTable, columns: list[str] | None = None, predicate: str | None = None
+) -> RecordBatchReader:
+    """Return the rows, which delta-rs reads."""
+    real = table.real()
+    with _explained(table, "scan", real):
+        reader = real.raw.scan(columns=columns, predicate=predicate)
+    return real.keeping(reader)
+
+
+def load_cdf(table: SqlRawTable, **options: Any) -> RecordBatchReader:
+    """Return the changes of a range of versions, which delta-rs reads."""
+    real = table.real()
+    if real.folder is not None:
+        since = options.get("starting_version") or 0
+        real = open_changes(table.catalog, table.snapshot, since)
+    with _explained(table, "load_cdf", real):
+        reader = real.raw.load_cdf(**options)
+    return real.keeping(reader)
+
+
+def _explained(
+    table: SqlRawTable, operation: str, real: Real
+) -> AbstractContextManager[None]:
+    what = f"{table.name}: {operation} of version {table.version()}"
+    return explained(what, real.seen, real.location)
+
+
+def deletion_vectors(table: SqlRawTable) -> RecordBatchReader:
+    """Return, for each file with a deletion vector, which rows are live."""
+    return table.real().deletion_vectors()
+
+
+def table_provider(table: SqlRawTable, session: Any = None) -> Any:
+    """Return the table for DataFusion, which stays at the loaded version."""
+    if has_vectors(table.snapshot):
+        raise ProtocolError(
+            f"{table.name}: DataFusion can't read the deletion vectors of version "
+            f"{table.version()} through a table; use scan() or dk.QueryBuilder"
+        )
+    return table.real().lasting().__datafusion_table_provider__(session)

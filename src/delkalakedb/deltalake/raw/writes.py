@@ -1,0 +1,265 @@
+"""The methods of `SqlRawTable` that change a table by delta-rs, or by Arrow."""
+
+import inspect
+from collections.abc import Sequence
+from contextlib import closing
+from functools import lru_cache, partial
+from typing import Any
+
+import pyarrow as pa
+from deltalake._internal import RawDeltaTable
+
+from delkalakedb.deltalake.raw.merge import MergePlan
+from delkalakedb.deltalake.raw.raw_table import SqlRawTable
+from delkalakedb.errors import DeltaError, PredicateError, TableExistsError
+from delkalakedb.model.actions import Add, Metadata, known
+from delkalakedb.model.predicate.matcher import is_of_partitions
+from delkalakedb.model.predicate.predicate import EVERY_FILE, Predicate, parse_predicate
+from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.model.stats.stats import parse_stats
+from delkalakedb.write import Operation, Spool
+from delkalakedb.write.engines import split_small
+from delkalakedb.write.engines.deltars import IN_PRIVATE, DeltaRs, split_properties
+
+__all__ = [
+    "add_columns",
+    "add_constraints",
+    "add_feature",
+    "compact_optimize",
+    "create_merge_builder",
+    "create_write_transaction",
+    "delete",
+    "drop_column_not_null",
+    "drop_constraints",
+    "merge_execute",
+    "set_column_metadata",
+    "set_table_description",
+    "set_table_name",
+    "set_table_properties",
+    "update",
+    "write",
+    "z_order_optimize",
+]
+
+# bytes; delta-rs's own default
+_TARGET_BYTES = 100 * 1024 * 1024
+# Options that make an append more than its rows.
+_ASKING = (
+    "partition_by",
+    "schema_mode",
+    "predicate",
+    "target_file_size",
+    "name",
+    "description",
+    "configuration",
+    "writer_properties",
+    "commit_properties",
+)
+_Options = dict[str, Any]
+
+
+def _options(method: str, args: Sequence[Any], kwargs: _Options) -> _Options:
+    """Return the arguments of a call by the names that deltalake's method has."""
+    bound = _signature(method).bind(None, *args, **kwargs)
+    bound.apply_defaults()
+    options = {**bound.arguments, "post_commithook_properties": IN_PRIVATE}
+    del options["self"]
+    return options
+
+
+@lru_cache
+def _signature(method: str) -> inspect.Signature:
+    return inspect.signature(getattr(RawDeltaTable, method))
+
+
+def write(table: SqlRawTable, *args: Any, **kwargs: Any) -> None:
+    """Append or overwrite."""
+    options = _options("write", args, kwargs)
+    data, mode, predicate = options.pop("data"), options["mode"], options["predicate"]
+    if mode == "ignore":
+        return
+    if mode == "error":
+        location = table.current().table.location
+        raise TableExistsError(f"{table.name}: A table already exists at {location}")
+    if mode == "append" and not any(map(options.get, _ASKING)):
+        small, data = split_small(table.current(), data)
+        if small is not None:
+            table.perform(Operation("append", small), None)
+            return
+    # The properties of an existing table that delta-rs doesn't know stay as they are.
+    options["configuration"] = split_properties(options["configuration"])[0] or None
+    commit_properties = options["commit_properties"]
+    if mode == "overwrite" and predicate is not None:
+        with closing(Spool(data)) as spool:
+            engine = DeltaRs[None](lambda raw: raw.write(spool.reader(), **options))
+            operation = Operation("overwrite", engine, _parsed(table, predicate))
+            table.perform(operation, commit_properties)
+        return
+    engine = DeltaRs[None](lambda raw: raw.write(data, **options))
+    operation = Operation(mode, engine, remove_all=mode == "overwrite")
+    table.perform(operation, commit_properties)
+
+
+def delete(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
+    """Delete rows; return metrics as JSON."""
+    options = _options("delete", args, kwargs)
+    predicate = options["predicate"]
+    parsed = _parsed(table, predicate)
+    partitions = table.current().metadata.partition_columns
+    whole = predicate is None or is_of_partitions(parsed, partitions)
+    engine = DeltaRs[str](
+        lambda raw: raw.delete(**options),
+        reads=lambda add: not (whole and _is_counted(add)),
+    )
+    operation = Operation("delete", engine, parsed)
+    return table.perform(operation, options["commit_properties"])
+
+
+def update(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
+    """Update rows; return metrics as JSON."""
+    options = _options("update", args, kwargs)
+    engine = DeltaRs[str](lambda raw: raw.update(**options))
+    operation = Operation("update", engine, _parsed(table, options["predicate"]))
+    return table.perform(operation, options["commit_properties"])
+
+
+def create_merge_builder(
+    table: SqlRawTable, source: Any, *args: Any, **kwargs: Any
+) -> MergePlan:
+    """Return a merge to be described, for `merge_execute`."""
+    options = _options("create_merge_builder", (source, *args), kwargs)
+    return MergePlan(options.pop("source"), options)
+
+
+def merge_execute(table: SqlRawTable, merge_builder: MergePlan) -> str:
+    """Merge; return metrics as JSON."""
+    with closing(Spool(merge_builder.source)) as spool:
+        engine = DeltaRs[str](lambda raw: merge_builder.run(raw, spool.reader()))
+        operation = Operation("merge", engine, _matching(table, merge_builder, spool))
+        return table.perform(operation, merge_builder.commit_properties)
+
+
+def _matching(table: SqlRawTable, merge: MergePlan, spool: Spool) -> Predicate:
+    """Return what the files match that a merge may touch, by the keys of its source."""
+    snapshot = table.current()
+    try:
+        return merge.matching(snapshot.metadata, spool)
+    except pa.ArrowException as error:
+        raise DeltaError(
+            f"{table.name}: merge on version {snapshot.version}: the source can't "
+            f"be read: {error}"
+        ) from error
+
+
+def compact_optimize(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
+    """Compact small files; return metrics as JSON."""
+    options = _options("compact_optimize", args, kwargs)
+    enough = options["target_size"] or _target_bytes(table.current().metadata)
+    engine = DeltaRs[str](
+        lambda raw: raw.compact_optimize(**options),
+        # delta-rs doesn't open files of the target size.
+        reads=lambda add: add.size < enough,
+    )
+    return _rearrange(table, "compact", engine, options)
+
+
+def z_order_optimize(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
+    """Rewrite files in Z-order; return metrics as JSON."""
+    options = _options("z_order_optimize", args, kwargs)
+    engine = DeltaRs[str](lambda raw: raw.z_order_optimize(**options))
+    return _rearrange(table, "z_order", engine, options)
+
+
+def _rearrange(
+    table: SqlRawTable, name: str, engine: DeltaRs[str], options: _Options
+) -> str:
+    files = _parsed(table, options["partition_filters"])
+    operation = Operation(name, engine, files, rearranges=True)
+    return table.perform(operation, options["commit_properties"])
+
+
+def create_write_transaction(table: SqlRawTable, *args: Any, **kwargs: Any) -> None:
+    """Commit files that are in their place already; the handle stays as it is."""
+    options = _options("create_write_transaction", args, kwargs)
+    overwrites, filters = options["mode"] == "overwrite", options["partitions_filters"]
+    operation = Operation[None](
+        "write transaction",
+        DeltaRs(lambda raw: raw.create_write_transaction(**options)),
+        _parsed(table, filters) if overwrites and filters else None,
+        remove_all=overwrites and not filters,
+    )
+    here = table.snapshot
+    table.perform(operation, options["commit_properties"])
+    table.snapshot = here
+
+
+def set_table_properties(table: SqlRawTable, *args: Any, **kwargs: Any) -> None:
+    """Set table properties."""
+    options = _options("set_table_properties", args, kwargs)
+    options["properties"], others = split_properties(options["properties"])
+    engine = DeltaRs[None](
+        lambda raw: raw.set_table_properties(**options), properties=others
+    )
+    operation = Operation("set_table_properties", engine)
+    table.perform(operation, options["commit_properties"])
+
+
+def _alter(
+    method: str,
+    table: SqlRawTable,
+    *args: Any,
+    files: Predicate | None = None,
+    **kwargs: Any,
+) -> None:
+    options = _options(method, args, kwargs)
+    engine = DeltaRs[None](lambda raw: getattr(raw, method)(**options))
+    table.perform(Operation(method, engine, files), options["commit_properties"])
+
+
+add_columns = partial(_alter, "add_columns")
+# Reads all rows, because each must meet the constraint.
+add_constraints = partial(_alter, "add_constraints", files=EVERY_FILE)
+add_feature = partial(_alter, "add_feature")
+drop_column_not_null = partial(_alter, "drop_column_not_null")
+drop_constraints = partial(_alter, "drop_constraints")
+set_column_metadata = partial(_alter, "set_column_metadata")
+set_table_description = partial(_alter, "set_table_description")
+set_table_name = partial(_alter, "set_table_name")
+
+
+def _parsed(table: SqlRawTable, predicate: str | Sequence[Any] | None) -> Predicate:
+    """Return the predicate; one that only delta-rs understands matches every file."""
+    metadata = table.current().metadata
+    try:
+        if isinstance(predicate, str) and not _reads_alike(predicate):
+            return EVERY_FILE
+        return parse_predicate(
+            predicate or None,
+            parse_schema(metadata.schema_string),
+            metadata.partition_columns,
+        )
+    except PredicateError:
+        return EVERY_FILE
+
+
+def _reads_alike(predicate: str) -> bool:
+    # sqlglot takes long to import and to parse, so it is used only where it can matter.
+    if "distinct" not in predicate.lower():
+        return True
+    from delkalakedb.model.predicate.sql import reads_alike
+
+    return reads_alike(predicate)
+
+
+def _target_bytes(metadata: Metadata) -> int:
+    """Return how large compaction makes files, as delta-rs reads the properties."""
+    given = (known(metadata.configuration) or {}).get("delta.targetFileSize") or ""
+    size_bytes = int(given) if given.isascii() and given.isdecimal() else 0
+    return size_bytes or _TARGET_BYTES
+
+
+def _is_counted(add: Add) -> bool:
+    """Return whether the log says how many rows a file has, without opening it."""
+    stats = parse_stats(known(add.stats))
+    counted = stats is not None and stats.num_records is not None
+    return counted and known(add.deletion_vector) is None

@@ -1,0 +1,265 @@
+"""`DeltaTable` for `deltasql://` URIs."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+import deltalake
+from deltalake.exceptions import TableNotFoundError as DeltaTableNotFoundError
+from deltalake.table import _DEFAULT_TRUE, _merge_deprecated_filters
+
+from delkalakedb.catalog import open_catalog
+from delkalakedb.deltalake.raw import SqlRawTable, is_ours
+from delkalakedb.errors import TableNotFoundError, UriError
+from delkalakedb.settings import Uri, is_deltasql, parse_uri, require_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.fs as pa_fs
+    from arro3.core.types import ArrowSchemaExportable
+    from deltalake import CommitProperties, PostCommitHookProperties
+    from deltalake.table import FilePruningPredicateType, FilterType
+
+__all__ = ["DeltaTable", "naming_schemes"]
+
+
+_UNKNOWN = re.compile(r"Unknown scheme: (.*?)\. Known schemes: (.*)")
+# Prefix of schemes that are other names of known ones.
+_ALIAS = "opendal+"
+_EXAMPLE = "deltasql://sqlite/file.db?table=name"
+
+
+@contextmanager
+def naming_schemes() -> Iterator[None]:
+    """Turn deltalake's error about an unknown scheme into one that names `deltasql`.
+
+    deltalake raises `TableNotFoundError`, on which its own writer would create a table.
+    """
+    try:
+        yield
+    except DeltaTableNotFoundError as error:
+        found = _UNKNOWN.match(str(error))
+        if found is None:
+            raise
+        theirs = (name for name in found[2].split(",") if not name.startswith(_ALIAS))
+        raise UriError(
+            f"unsupported scheme {found[1]!r} or no '://' after it; give a path or a "
+            f"URI such as {_EXAMPLE} with one of the schemes "
+            f"{', '.join(sorted({'deltasql', *theirs}))}"
+        ) from error
+
+
+# Kept here, because `register` replaces it with a route to ours.
+_to_pyarrow_table = deltalake.DeltaTable.to_pyarrow_table
+
+
+class DeltaTable(deltalake.DeltaTable):
+    """A deltalake `DeltaTable` whose metadata comes from the catalog."""
+
+    _catalog_uri: Uri | None = None
+
+    def __init__(
+        self,
+        table_uri: str | Path | os.PathLike[str],
+        version: int | None = None,
+        storage_options: dict[str, str] | None = None,
+        without_files: bool = False,
+        log_buffer_size: int | None = None,
+        skip_stats: bool = False,
+    ) -> None:
+        """Open a table at a version, the latest by default.
+
+        Args:
+            table_uri: a `deltasql://` URI of a table, or anything that deltalake takes.
+            version: a number; for `deltasql://` also a time, as `load_as_version` takes
+                it.
+            storage_options: of the table's object store.
+            without_files: deprecated by deltalake, and ignored.
+            log_buffer_size: deprecated by deltalake, and ignored.
+            skip_stats: deprecated by deltalake, and ignored.
+        """
+        if not is_deltasql(table_uri):
+            with naming_schemes():
+                super().__init__(
+                    table_uri,
+                    version,
+                    storage_options,
+                    without_files,
+                    log_buffer_size,
+                    skip_stats,
+                )
+            return
+        _warn_ignored(
+            without_files=without_files,
+            log_buffer_size=log_buffer_size is not None,
+            skip_stats=skip_stats,
+        )
+        uri = parse_uri(str(table_uri))
+        name = require_table(uri)
+        at: Any = version
+        number = at if hasattr(at, "__index__") else None
+        self._storage_options = storage_options
+        self._catalog_uri = uri
+        self._table = SqlRawTable(  # type: ignore[assignment]
+            open_catalog(uri), name, number, storage_options
+        )
+        if at is not number:
+            self.load_as_version(at)
+
+    @property
+    def catalog_uri(self) -> str:
+        """The `deltasql://` URI without credentials; a table by path has none."""
+        if self._catalog_uri is None:
+            raise AttributeError(f"{self.table_uri}: a table by path has no catalog")
+        return str(self._catalog_uri)
+
+    @classmethod
+    def create(
+        cls,
+        table_uri: str | Path,
+        schema: deltalake.Schema | ArrowSchemaExportable,
+        mode: Literal["error", "append", "overwrite", "ignore"] = "error",
+        partition_by: list[str] | str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        configuration: Mapping[str, str | None] | None = None,
+        storage_options: dict[str, str] | None = None,
+        *args: Any,
+        commit_properties: CommitProperties | None = None,
+        post_commithook_properties: PostCommitHookProperties | None = None,
+        raise_if_key_not_exists: bool = cast(bool, _DEFAULT_TRUE),
+    ) -> Self:
+        """Create a table without rows; deltalake documents the arguments."""
+        options: dict[str, Any] = {
+            "commit_properties": commit_properties,
+            "post_commithook_properties": post_commithook_properties,
+            "raise_if_key_not_exists": raise_if_key_not_exists,
+        }
+        given = (mode, partition_by, name, description, configuration, storage_options)
+        if not is_deltasql(table_uri):
+            with naming_schemes():
+                made: Any = super().create(table_uri, schema, *given, *args, **options)
+            return cast(Self, made)
+        from delkalakedb.deltalake.create import create_deltalake
+
+        options = _with_positional(options, args)
+        if not isinstance(schema, deltalake.Schema):
+            schema = deltalake.Schema.from_arrow(schema)
+        columns = [partition_by] if isinstance(partition_by, str) else partition_by
+        create_deltalake(
+            str(table_uri),
+            schema,
+            columns or [],
+            mode,
+            bool(options["raise_if_key_not_exists"]),
+            name,
+            description,
+            configuration,
+            storage_options,
+            options["commit_properties"],
+        )
+        return cls(table_uri, storage_options=storage_options)
+
+    @staticmethod
+    def is_deltatable(
+        table_uri: str | Path | os.PathLike[str],
+        storage_options: dict[str, str] | None = None,
+    ) -> bool:
+        """Return whether the table exists."""
+        if not is_deltasql(table_uri):
+            return deltalake.DeltaTable.is_deltatable(table_uri, storage_options)
+        uri = parse_uri(str(table_uri))
+        name, catalog = require_table(uri), open_catalog(uri)
+        with suppress(TableNotFoundError):
+            catalog.log(name).state()
+            return True
+        return False
+
+    def count(self) -> int:
+        """Return the number of rows, by the statistics of the files."""
+        raw: Any = self._table
+        return raw.count() if is_ours(raw) else super().count()
+
+    def to_pyarrow_dataset(
+        self,
+        partitions: FilterType | None = None,
+        filesystem: str | pa_fs.FileSystem | None = None,
+        parquet_read_options: ds.ParquetReadOptions | None = None,
+        schema: pa.Schema | None = None,
+        as_large_types: bool = False,
+        file_pruning_predicate: FilePruningPredicateType | None = None,
+    ) -> ds.Dataset:
+        """Return a `pyarrow.dataset.Dataset`; deltalake documents the arguments."""
+        raw: Any = self._table
+        if not is_ours(raw):
+            return super().to_pyarrow_dataset(
+                partitions,
+                filesystem,
+                parquet_read_options,
+                schema,
+                as_large_types,
+                file_pruning_predicate,
+            )
+        import pyarrow as pa
+
+        from delkalakedb.deltalake.dataset import make_dataset
+        from delkalakedb.write.engines.deltars import open_filesystem
+
+        predicate = _merge_deprecated_filters(
+            "partitions", partitions, file_pruning_predicate
+        )
+        files = raw.load_files(self._encode_file_pruning_predicate(predicate))
+        if schema is None:
+            schema = pa.schema(self.schema().to_arrow(as_large_types=as_large_types))
+        if not filesystem:
+            what = f"{files.snapshot.table.name}: read version {self.version()}"
+            filesystem = open_filesystem(
+                what, self.table_uri, self._storage_options, files.sizes()
+            )
+        return make_dataset(files, schema, filesystem, parquet_read_options)
+
+    def to_pyarrow_table(
+        self,
+        partitions: FilterType | None = None,
+        columns: list[str] | None = None,
+        filesystem: str | pa_fs.FileSystem | None = None,
+        filters: FilterType | ds.Expression | None = None,
+    ) -> pa.Table:
+        """Return the rows; deltalake documents the arguments."""
+        raw: Any = self._table
+        sql = is_ours(raw) and not (partitions or filesystem)
+        if not sql or not raw.odd_files():
+            return _to_pyarrow_table(self, partitions, columns, filesystem, filters)
+        import pyarrow as pa
+
+        from delkalakedb.deltalake.dataset import scan_rows
+
+        schema = pa.schema(self.schema().to_arrow())
+        return scan_rows(raw, schema, columns, filters).to_table()
+
+
+def _warn_ignored(**given: bool) -> None:
+    for name in (name for name, used in given.items() if used):
+        message = f"The '{name}' parameter is deprecated and ignored."
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
+def _with_positional(options: dict[str, Any], args: Sequence[Any]) -> dict[str, Any]:
+    """Return the options of `create`, with those that were given by position."""
+    if args:
+        message = "Options of create() by position are deprecated; give their names."
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
+    if len(args) > len(options):
+        raise TypeError("create() got unexpected positional arguments")
+    by_position = dict(zip(options, args, strict=False))
+    for name in by_position:
+        if options[name] not in (None, _DEFAULT_TRUE):
+            raise TypeError(f"create() got multiple values for '{name}'")
+    return options | by_position

@@ -1,0 +1,146 @@
+"""`write_deltalake` for tables of a catalog, including tables that it creates."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import deltalake
+from arro3.core import RecordBatchReader
+from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
+from deltalake import CommitProperties, PostCommitHookProperties, WriterProperties
+
+from delkalakedb.catalog import open_catalog
+from delkalakedb.deltalake.raw import SqlRawTable
+from delkalakedb.deltalake.table import naming_schemes
+from delkalakedb.errors import TableNotFoundError
+from delkalakedb.model.actions import encode_commit
+from delkalakedb.model.new_actions import check_custom_metadata
+from delkalakedb.model.paths import commit_path
+from delkalakedb.settings import Uri, is_deltasql, parse_uri, require_table
+from delkalakedb.write import Operation, Staging, make_table, private_folder
+from delkalakedb.write.engines.deltars import IN_PRIVATE, DeltaRs, split_properties
+
+__all__ = ["read_back", "write_deltalake"]
+
+
+@contextmanager
+def read_back(made: Staging[None]) -> Iterator[RecordBatchReader]:
+    """Read the rows of a new, unlisted table, because their source may be consumed."""
+    (actions,) = made.commits
+    files = made.target.files
+    with private_folder(files.ensure_work()) as folder:
+        entry = folder / commit_path(0)
+        entry.parent.mkdir()
+        entry.write_bytes(encode_commit(actions))
+        files.bring({path: path for path in made.new_paths}, folder)
+        yield deltalake.DeltaTable(folder).scan()
+
+
+def write_deltalake(
+    table_or_uri: str | Path | deltalake.DeltaTable,
+    data: ArrowStreamExportable | ArrowArrayExportable | Sequence[ArrowArrayExportable],
+    *,
+    partition_by: list[str] | str | None = None,
+    mode: Literal["error", "append", "overwrite", "ignore"] = "error",
+    name: str | None = None,
+    description: str | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+    schema_mode: Literal["merge", "overwrite"] | None = None,
+    storage_options: dict[str, str] | None = None,
+    predicate: str | None = None,
+    target_file_size: int | None = None,
+    writer_properties: WriterProperties | None = None,
+    commit_properties: CommitProperties | None = None,
+    post_commithook_properties: PostCommitHookProperties | None = None,
+) -> None:
+    """Write to a table, which the first write creates.
+
+    Args:
+        table_or_uri: a `DeltaTable`, a `deltasql://` URI, or what deltalake takes.
+        data: anything that gives Arrow data; streams are written as they come.
+        partition_by: the columns that a new table is partitioned by.
+        mode: what to do where the table exists: fail, append, replace its rows, or
+            nothing.
+        name: the name in a new table's metadata.
+        description: the description of a new table.
+        configuration: the properties of a new table.
+        schema_mode: with "merge" new columns are added, with "overwrite" the schema is
+            replaced.
+        storage_options: of the table's object store.
+        predicate: with mode "overwrite", replace only rows for which it holds.
+        target_file_size: about how large files become, in bytes.
+        writer_properties: of the Parquet writer.
+        commit_properties: of the commit.
+        post_commithook_properties: taken as deltalake has it; checkpoints are made by
+            the mirror's own settings.
+    """
+    options: dict[str, Any] = {
+        "partition_by": partition_by,
+        "mode": mode,
+        "name": name,
+        "description": description,
+        "configuration": configuration,
+        "schema_mode": schema_mode,
+        "storage_options": storage_options,
+        "predicate": predicate,
+        "target_file_size": target_file_size,
+        "writer_properties": writer_properties,
+        "commit_properties": commit_properties,
+        "post_commithook_properties": post_commithook_properties,
+    }
+    if is_deltasql(table_or_uri):
+        uri = parse_uri(str(table_or_uri))
+        opened = _open(uri, storage_options)
+        if opened is None:
+            _first_write(uri, data, options)
+            return
+        deltalake.write_deltalake(opened, data, **options)
+        return
+    with naming_schemes():
+        deltalake.write_deltalake(table_or_uri, data, **options)
+
+
+class _Handle(deltalake.DeltaTable):
+    """A table of the catalog as deltalake's writer takes it."""
+
+    def __init__(
+        self, raw: SqlRawTable, storage_options: dict[str, str] | None
+    ) -> None:
+        self._table = raw  # type: ignore[assignment]
+        self._storage_options = storage_options
+
+
+def _open(uri: Uri, storage_options: dict[str, str] | None) -> _Handle | None:
+    # The table first: a URI without one is refused before anything is opened.
+    name, catalog = require_table(uri), open_catalog(uri)
+    try:
+        raw = SqlRawTable(catalog, name, None, storage_options)
+    except TableNotFoundError:
+        return None
+    return _Handle(raw, storage_options)
+
+
+def _first_write(uri: Uri, data: Any, options: dict[str, Any]) -> None:
+    check_custom_metadata(options["commit_properties"])
+    configuration, ours = split_properties(options["configuration"])
+    private = options | {
+        "configuration": configuration,
+        "storage_options": None,
+        "post_commithook_properties": IN_PRIVATE,
+    }
+
+    def write(folder: str) -> None:
+        deltalake.write_deltalake(folder, data, **private)
+
+    def write_again(made: Staging[None]) -> bool:
+        if (opened := _open(uri, options["storage_options"])) is None:
+            return False
+        with read_back(made) as rows:
+            deltalake.write_deltalake(opened, rows, **options)
+        return True
+
+    operation = Operation("write", DeltaRs(write, properties=ours))
+    name, catalog = require_table(uri), open_catalog(uri)
+    place, storage_options = uri.location, options["storage_options"]
+    make_table(catalog, name, place, operation, storage_options, write_again)

@@ -1,0 +1,25 @@
+"""Publishing: copy ratified commits to `_delta_log`, in order, under a lease."""
+
+from typing import TYPE_CHECKING
+
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.mirror.publisher.delivery import *
+    from delkalakedb.mirror.publisher.publication import *
+    from delkalakedb.mirror.publisher.reconciler import *
+    from delkalakedb.mirror.publisher.republication import *
+    from delkalakedb.mirror.publisher.statuses import *
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "delivery": "deliver",
+            "publication": (
+                "Published Stores publish publish_table put_commit stores_with"
+            ),
+            "reconciler": "LagAlert Reconciler run",
+            "republication": "Republished find_loss republish",
+            "statuses": "MirrorStatus status status_of",
+        },
+    )

@@ -1,0 +1,294 @@
+"""Publish: copy ratified commits to `_delta_log`, in version order, under a lease.
+
+For each version, in this order: `<version>.json` is created, never overwritten; its
+`.crc` is created; then, for a run of versions at once, the catalog notes how far it
+came. Killed at any point, the next publisher does the same again: the same version
+gives the same bytes, and a file that carries our transaction id is ours. Any other file
+is a foreign commit; it stays as it is, and the table is *diverged*.
+
+The lease lasts about a second and is renewed meanwhile, so that the next publisher
+hardly waits for one that was killed; on the same machine, not at all.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from delkalakedb.catalog import Catalog
+from delkalakedb.catalog.commit import Committed, Heartbeat, Lease, Mirror, Outbox, end
+from delkalakedb.catalog.read import Head, LoggedCommit, load_commits
+from delkalakedb.clock import pause_s, pauses
+from delkalakedb.errors import CodecError, DivergedError, StorageError
+from delkalakedb.mirror.checkpoint import checksum_path, version_checksum
+from delkalakedb.model.actions import CommitInfo, decode_commit, encode_commit
+from delkalakedb.model.paths import commit_path
+from delkalakedb.storage import Store, open_store
+
+__all__ = [
+    "Published",
+    "Stores",
+    "foreign_message",
+    "publish",
+    "publish_held",
+    "publish_table",
+    "put_checksum",
+    "put_commit",
+    "stores_with",
+]
+
+Stores = Callable[[Mirror], Store]
+
+# Versions that are loaded, published and marked together.
+_TOGETHER = 32
+# A request that hangs ends before the lease isn't renewed any more.
+_PATIENCE = {"timeout": "30s", "retry_timeout": "10s"}
+_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """How far a table's mirror has come."""
+
+    mirror: Mirror
+    version: int
+
+
+def publish(
+    catalog: Catalog, name: str, storage_options: Mapping[str, str] | None = None
+) -> int:
+    """Publish what was ratified; the newest version in the log.
+
+    Waits a bounded time (`mirror.wait`) while somebody else publishes the table.
+    """
+    upto = Outbox(catalog.backend).load(name).ratified_version
+    wait_s = catalog.settings.mirror.wait
+    stores = stores_with(storage_options)
+    return publish_table(catalog, name, stores, upto, wait_s=wait_s).version
+
+
+def publish_table(
+    catalog: Catalog,
+    name: str,
+    stores: Stores,
+    upto: int,
+    *,
+    wait_s: float = 0.0,
+    early: bool = False,
+    commits: Sequence[Committed] = (),
+) -> Published:
+    """Publish under the table's lease, or see to it that somebody else did.
+
+    Args:
+        catalog: the table's catalog.
+        name: the table.
+        stores: opens the store of the table's location.
+        upto: the version that must be published; all that is ratified will be.
+        wait_s: how long to wait while somebody else holds the lease.
+        early: try even if it is too soon after a failure.
+        commits: new commits to the table; what they carry isn't loaded.
+    """
+    outbox = Outbox(catalog.backend)
+    deadline, held = time.monotonic() + wait_s, False
+    waits = pauses(_PAUSE_S, _LONGEST_PAUSE_S)
+    while True:
+        # Asked first, so that there is a try at the end of the wait.
+        late = time.monotonic() >= deadline
+        # While somebody holds it, looking is cheaper than trying to take it.
+        seen: Lease | Mirror
+        if not held or not (seen := outbox.load(name)).is_held:
+            seen = outbox.take(name, catalog.settings.mirror.lease, early=early)
+        if isinstance(seen, Lease):
+            done = publish_held(catalog, seen, stores, commits)
+            if done.version >= upto or late:
+                return done
+            # Somebody took the lease meanwhile.
+            seen = done.mirror
+        if seen.state == "diverged":
+            raise DivergedError(seen.last_error)
+        held = seen.is_held
+        # Neither held nor put off after a failure, it was let go just now.
+        put_off = not held and seen.is_put_off
+        if seen.published_version >= upto or seen.hold or put_off or late:
+            return Published(seen, seen.published_version)
+        time.sleep(next(waits))
+
+
+def publish_held(
+    catalog: Catalog, lease: Lease, stores: Stores, commits: Sequence[Committed] = ()
+) -> Published:
+    """Publish a table whose lease is held already, and release the lease.
+
+    What `commits` carry isn't loaded.
+    """
+    carried = {
+        c.version: c.ratified
+        for c in commits
+        if c.ratified is not None and _is_of(c.ratified.head, lease.mirror)
+    }
+    return _Publication(catalog, Outbox(catalog.backend), lease, stores, carried).run()
+
+
+def put_commit(
+    store: Store, name: str, commit: LoggedCommit, data: bytes | None = None
+) -> str:
+    """Write a commit to the log of a table, or find it there; the hash of its file.
+
+    By `data` if the entry had other bytes than we give it.
+    """
+    path = commit_path(commit.head.version)
+    if data is None:
+        data = encode_commit(commit.actions)
+    if not store.put_new(path, data):
+        there = store.get(path)
+        if there != data and _transaction_id(there) != _transaction_id(data):
+            raise DivergedError(foreign_message(name, path))
+        data = there
+    store.set_modified(path, commit.head.timestamp_ms)
+    put_checksum(store, commit)
+    return hashlib.sha256(data).hexdigest()
+
+
+def put_checksum(store: Store, commit: LoggedCommit) -> None:
+    """Write the `.crc` of a commit, unless it is there."""
+    checksum = version_checksum(commit.head, commit.transaction_id)
+    # Readers do without one that is cut off.
+    store.put_new(checksum_path(commit.head.version), checksum, durable=False)
+
+
+def foreign_message(name: str, path: str) -> str:
+    """Return the message about a foreign commit, with what to do."""
+    return (
+        f"{name}: {path} was written by someone else; it is left as it is and "
+        "publishing stops. Take it into the catalog with mirror.adopt(uri), or take it "
+        "out of the log, with a copy kept, with mirror.adopt(uri, discard=True)"
+    )
+
+
+def stores_with(storage_options: Mapping[str, str] | None = None) -> Stores:
+    """Return a function that opens the store of a table, once for each location."""
+    given = dict(storage_options or {})
+    if not any("timeout" in key.lower() for key in given):
+        given |= _PATIENCE
+    options = tuple(sorted(given.items()))
+    return lambda mirror: _open(mirror.location, options, os.getpid())
+
+
+@lru_cache(maxsize=256)
+def _open(location: str, options: tuple[tuple[str, str], ...], pid: int) -> Store:
+    return open_store(location, dict(options))
+
+
+class _LeaseLostError(Exception):
+    """Somebody else publishes the table now."""
+
+
+class _Publication:
+    def __init__(
+        self,
+        catalog: Catalog,
+        outbox: Outbox,
+        lease: Lease,
+        stores: Stores,
+        carried: Mapping[int, LoggedCommit],
+    ) -> None:
+        self._catalog = catalog
+        self._outbox = outbox
+        self._lease = lease
+        self._stores = stores
+        self._carried = carried
+        self._published = lease.mirror.published_version
+        self._heartbeat = Heartbeat(self._renew, lease.lasts_s)
+
+    def run(self) -> Published:
+        mirror = self._lease.mirror
+        try:
+            if self._published == mirror.ratified_version:
+                self._outbox.release(self._lease)
+            with self._heartbeat:
+                while self._published < mirror.ratified_version:
+                    self._publish_some(mirror.ratified_version)
+        except _LeaseLostError:
+            mirror = self._outbox.load(mirror.name)
+            return Published(mirror, mirror.published_version)
+        except DivergedError as error:
+            self._outbox.mark_diverged(
+                mirror, str(error), published=self._published, lease=self._lease
+            )
+            raise
+        except StorageError as error:
+            self._fail(error)
+            raise
+        except BaseException:
+            self._outbox.release(self._lease)
+            raise
+        finally:
+            # Should the database not have heard of the lease's end, this process takes
+            # the lease back.
+            end(mirror.lease_owner)
+        return Published(mirror, self._published)
+
+    def _publish_some(self, ratified: int) -> None:
+        upto = min(self._published + _TOGETHER, ratified)
+        store, name = self._stores(self._lease.mirror), self._lease.mirror.name
+        done: dict[int, str] = {}
+        try:
+            for commit in self._commits(upto):
+                self._hold()
+                done[commit.head.version] = put_commit(store, name, commit)
+        finally:
+            if done:
+                release = max(done) == ratified
+                if not self._outbox.mark_published(self._lease, done, release=release):
+                    raise _LeaseLostError
+                self._published = max(done)
+
+    def _commits(self, upto: int) -> Iterable[LoggedCommit]:
+        """Return the next versions, from memory if all of them are there."""
+        versions = range(self._published + 1, upto + 1)
+        if all(version in self._carried for version in versions):
+            return [self._carried[version] for version in versions]
+        name, backend = self._lease.mirror.name, self._catalog.backend
+        return load_commits(backend, name, self._published, upto)
+
+    def _hold(self) -> None:
+        """Go on only with the lease: by the time it is checked a rival may be at it."""
+        self._heartbeat.progress()
+        if not self._lease.fresh and not self._renew():
+            raise _LeaseLostError
+
+    def _renew(self) -> bool:
+        renewed = self._outbox.renew(self._lease)
+        self._lease = renewed or self._lease
+        return renewed is not None
+
+    def _fail(self, error: StorageError) -> None:
+        attempts = self._lease.mirror.attempts
+        if self._published > self._lease.mirror.published_version:
+            attempts = 0
+        retry = self._catalog.settings.mirror.retry
+        wait_s = pause_s(attempts, retry.backoff_initial, retry.backoff_max, jitter=0.5)
+        self._outbox.mark_failed(self._lease, str(error), wait_s)
+
+
+def _is_of(head: Head, mirror: Mirror) -> bool:
+    """Return whether the table with the lease is the one that was committed to.
+
+    Since then the table may have moved, or another table may have taken its name.
+    """
+    return (head.table_id, head.name, head.location, head.metadata.id) == (
+        mirror.table_id,
+        mirror.name,
+        mirror.location,
+        mirror.metadata.id,
+    )
+
+
+def _transaction_id(data: bytes) -> str | None:
+    try:
+        first = next(decode_commit(data), None)
+    except CodecError:
+        return None
+    return first.fields.get("txnId") if isinstance(first, CommitInfo) else None

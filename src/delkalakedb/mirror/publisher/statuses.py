@@ -1,0 +1,88 @@
+"""How far each table's mirror is behind, for people and for monitoring."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from delkalakedb.catalog import CatalogOrUri, uri_of, using_catalog
+from delkalakedb.catalog.commit import Mirror, Outbox
+
+__all__ = ["MirrorState", "MirrorStatus", "status", "status_of"]
+
+MirrorState = Literal["pending", "published", "failed", "diverged", "held"]
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStatus:
+    """A table's mirror.
+
+    Args:
+        table: the table's name.
+        location: where its log is.
+        ratified_version: the newest version in the catalog.
+        published_version: the newest version in the log; -1 for none.
+        versions_behind: how many versions wait to be published.
+        seconds_behind: how long the oldest of them has been waiting.
+        state: `published`, `pending`, `failed` (it is tried again), `diverged`
+            (someone else writes to the log; publishing stands still), or `held` (the
+            table is followed here, or another catalog has it).
+        attempts: failures in a row.
+        last_error: what the last of them said.
+        next_try_ms: when it is tried again.
+        checkpoint_version: the newest version with a checkpoint; -1 for none.
+    """
+
+    table: str
+    location: str
+    ratified_version: int
+    published_version: int
+    versions_behind: int
+    seconds_behind: float
+    state: MirrorState
+    attempts: int
+    last_error: str | None
+    next_try_ms: int | None
+    checkpoint_version: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+
+def status(uri: CatalogOrUri, table: str | None = None) -> list[MirrorStatus]:
+    """Return the mirror of a table, or of every table of a catalog, by name."""
+    table = table or uri_of(uri).table
+    with using_catalog(uri) as catalog:
+        outbox = Outbox(catalog.backend)
+        mirrors = outbox.load_all() if table is None else [outbox.load(table)]
+        return [*map(status_of, mirrors)]
+
+
+def status_of(mirror: Mirror) -> MirrorStatus:
+    """Return a mirror's status at the time when it was loaded."""
+    now_ms, since_ms = mirror.now_ms, mirror.waiting_since_ms
+    behind = mirror.ratified_version - mirror.published_version
+    since_ms = now_ms if since_ms is None else since_ms
+    return MirrorStatus(
+        table=mirror.name,
+        location=mirror.location,
+        ratified_version=mirror.ratified_version,
+        published_version=mirror.published_version,
+        versions_behind=behind,
+        seconds_behind=max(0.0, (now_ms - since_ms) / 1000) if behind else 0.0,
+        state=_state(mirror, behind),
+        attempts=mirror.attempts,
+        last_error=mirror.last_error,
+        next_try_ms=mirror.next_try_ms,
+        checkpoint_version=mirror.checkpoint_version,
+    )
+
+
+def _state(mirror: Mirror, behind: int) -> MirrorState:
+    """Return the state; the database stores only how the last attempt ended."""
+    if mirror.hold is not None:
+        return "held"
+    if mirror.state == "diverged":
+        return "diverged"
+    if not behind:
+        return "published"
+    return "failed" if mirror.state == "failed" else "pending"

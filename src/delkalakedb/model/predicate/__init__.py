@@ -1,0 +1,1 @@
+"""Predicates: parsed from SQL or tuples, and matched against files."""

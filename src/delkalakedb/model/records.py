@@ -1,0 +1,114 @@
+"""Tables, files and commits as the catalog returns them to its users."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+import msgspec
+
+from delkalakedb.errors import CodecError
+from delkalakedb.model.schema.schema import Schema, parse_schema
+
+__all__ = ["Commit", "File", "Table"]
+
+Strings = dict[str, str | None]
+
+
+class _Record:
+    """A record that converts to and from a dictionary of JSON values."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as a dictionary of JSON values."""
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the record of a dictionary; raise `CodecError` for an unknown key."""
+        known = {item.name for item in fields(cls)}  # type: ignore[arg-type]
+        if unknown := sorted(values.keys() - known):
+            raise CodecError(f"not a {cls.__name__}: unknown key {', '.join(unknown)}")
+        try:
+            return msgspec.convert(dict(values), cls)
+        except msgspec.ValidationError as error:
+            raise CodecError(f"not a {cls.__name__}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table(_Record):
+    """A table at one version."""
+
+    name: str
+    id: str
+    location: str
+    version: int
+    timestamp_ms: int
+    schema_string: str
+    partition_columns: tuple[str, ...] = ()
+    configuration: Strings = field(default_factory=dict, hash=False)
+    description: str | None = None
+    min_reader_version: int = 1
+    min_writer_version: int = 2
+    reader_features: tuple[str, ...] = ()
+    writer_features: tuple[str, ...] = ()
+    created_time_ms: int | None = None
+    num_files: int = 0
+    size_bytes: int = 0
+
+    @property
+    def schema(self) -> Schema:
+        """The parsed schema."""
+        return parse_schema(self.schema_string)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class File(_Record):
+    """A data file, with the versions that added it and removed it.
+
+    A file of a snapshot has no `removed_version`, even if a later version removed it.
+    """
+
+    path: str
+    size_bytes: int
+    partition_values: Strings = field(default_factory=dict, hash=False)
+    modification_time_ms: int
+    data_change: bool = True
+    stats: str | None = None
+    num_records: int | None = None
+    tags: Strings | None = field(default=None, hash=False)
+    deletion_vector: dict[str, Any] | None = field(default=None, hash=False)
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    added_version: int
+    removed_version: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit(_Record):
+    """One version of a table: its operation, its author and the size of the change."""
+
+    version: int
+    timestamp_ms: int
+    operation: str | None = None
+    operation_parameters: dict[str, Any] = field(default_factory=dict, hash=False)
+    operation_metrics: dict[str, Any] = field(default_factory=dict, hash=False)
+    user_metadata: str | None = None
+    engine_info: str | None = None
+    read_version: int | None = None
+    isolation_level: str | None = None
+    is_blind_append: bool | None = None
+    transaction_id: str | None = None
+    db_user: str | None = None
+    os_user: str | None = None
+    host: str | None = None
+    client: str | None = None
+    num_added_files: int = 0
+    num_removed_files: int = 0
+    added_bytes: int = 0
+    removed_bytes: int = 0
+    commit_info: dict[str, Any] = field(default_factory=dict, hash=False)

@@ -1,0 +1,1 @@
+"""Rules: features, protocol, conflicts, and rebasing a commit on a version."""

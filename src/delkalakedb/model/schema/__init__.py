@@ -1,0 +1,1 @@
+"""Schemas: columns, partition values, DDL, and table properties."""

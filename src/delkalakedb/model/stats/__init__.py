@@ -1,0 +1,1 @@
+"""Statistics: sortable values, bounds of files, and the rows of their index."""

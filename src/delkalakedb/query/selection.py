@@ -1,0 +1,232 @@
+"""SQL queries over the tables of a catalog, run by DuckDB.
+
+DuckDB has its own database in memory, and no access to files and to the network. So a
+query can read only the catalog's tables and metadata (`deltasql.tables` and so on).
+Each table is read at one version, all of them as they were at one time, unless `AT
+(VERSION => ...)` names another version.
+
+DuckDB itself parses a query, to JSON. So names in texts, aliases and common table
+expressions aren't mistaken for tables. DuckDB has JSON only for queries, not for other
+statements.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from delkalakedb.catalog import Catalog
+from delkalakedb.errors import QueryError
+from delkalakedb.query.duck import (
+    BATCH_ROWS,
+    Query,
+    Selected,
+    explained,
+    open_duckdb,
+    run_query,
+)
+
+if TYPE_CHECKING:
+    from delkalakedb.query.sources import Source
+
+__all__ = ["Reference", "Selected", "rewrite", "select"]
+
+_META = "deltasql."
+_NAMES = ("catalog_name", "schema_name", "table_name")
+
+
+@contextmanager
+def select(
+    catalog: Catalog,
+    sql: str,
+    *,
+    limit: int | None = None,
+    batch_rows: int = BATCH_ROWS,
+    storage_options: Mapping[str, str] | None = None,
+) -> Iterator[Selected]:
+    """Run a query and yield its rows.
+
+    Args:
+        catalog: the catalog whose tables the query names.
+        sql: a SELECT, WITH, FROM, VALUES, DESCRIBE or SUMMARIZE, in DuckDB's SQL.
+        limit: the largest number of rows.
+        batch_rows: the approximate number of rows in a batch.
+        storage_options: of the tables' object stores.
+
+    Raises:
+        QueryError: the query can't be parsed or bound, or fails on a row.
+    """
+    with open_duckdb(sealed=True) as connection:
+        sources = _Sources(catalog, connection, storage_options)
+        with explained():
+            text = rewrite(connection, sql, sources.register)
+        query = Query(text, limit=limit, batch_rows=batch_rows)
+        with run_query(connection, query, sources.opened.values()) as rows:
+            yield rows
+
+
+class _Sources:
+    """The tables of one query; each version of a table is registered once."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        connection: Any,
+        storage_options: Mapping[str, str] | None,
+    ) -> None:
+        self._catalog = catalog
+        self._connection = connection
+        self._storage_options = storage_options
+        self.opened: dict[Reference, Source] = {}
+
+    @cached_property
+    def _versions(self) -> dict[str, int]:
+        # One statement, so that a transaction over several tables is seen whole.
+        return {table.name: table.version for table in self._catalog.tables()}
+
+    def register(self, reference: Reference) -> str:
+        """Register a table with DuckDB; return its name there."""
+        if reference not in self.opened:
+            source = self.opened[reference] = self._open(reference)
+            self._connection.register(f"dk{len(self.opened)}", source)
+        return f"dk{1 + list(self.opened).index(reference)}"
+
+    def _open(self, reference: Reference) -> Source:
+        # Imported here, because datasets load pandas; a query may name no table.
+        from delkalakedb.query.sources import version_source
+
+        name = self._find(reference.name)
+        if name is None:
+            return self._open_meta(reference)
+        version = reference.version
+        if version is None and reference.timestamp_ms is None:
+            version = self._versions[name]
+        snapshot = self._catalog.snapshot(
+            name, version, timestamp_ms=reference.timestamp_ms
+        )
+        return version_source(self._catalog, snapshot, self._storage_options)
+
+    def _open_meta(self, reference: Reference) -> Source:
+        from delkalakedb.query.metatables import METATABLES, meta_source
+
+        name = reference.name.lower().removeprefix(_META)
+        if name == reference.name.lower() or name not in METATABLES:
+            raise self._unknown(reference.name)
+        if reference != Reference(reference.name):
+            raise QueryError(
+                f"{reference.name} has no versions, so AT (...) can't be used"
+            )
+        return meta_source(self._catalog, name)
+
+    def _find(self, name: str) -> str | None:
+        """Return the table of a name, or the only one that differs from it in case."""
+        if name in self._versions:
+            return name
+        same = [n for n in self._versions if n.lower() == name.lower()]
+        return same[0] if len(same) == 1 else None
+
+    def _unknown(self, name: str) -> QueryError:
+        from delkalakedb.query.metatables import METATABLES
+
+        there = [*self._versions, *(_META + name for name in METATABLES)]
+        near = get_close_matches(name, there, n=3) or there[:10]
+        return QueryError(
+            f"no table {name}; did you mean {', '.join(near)}? "
+            f"SELECT name FROM {_META}tables lists them all"
+        )
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A table that a query reads, and the version or the time in its AT clause."""
+
+    name: str
+    version: int | None = None
+    timestamp_ms: int | None = None
+
+
+def rewrite(connection: Any, sql: str, register: Callable[[Reference], str]) -> str:
+    """Return the query with the name that `register` returns for each table."""
+    tree = _parsed(connection, sql)
+    if len(tree["statements"]) != 1:
+        raise QueryError("give one query; the shell runs several, each ending in ;")
+    for node in _tables_in(tree, frozenset()):
+        path, at = _path(node), _at(connection, node.pop("at_clause", None))
+        name = register(Reference(".".join(path), **at))
+        for key in (*_NAMES, "qualified_name"):
+            node.pop(key, None)
+        node |= {"table_name": name, "alias": node.get("alias") or path[-1]}
+    return _text(connection, tree)
+
+
+def _parsed(connection: Any, sql: str) -> dict[str, Any]:
+    answer = "SELECT json_serialize_sql(?::VARCHAR)"
+    tree: dict[str, Any] = json.loads(_one(connection, answer, sql))
+    if not tree["error"]:
+        return tree
+    if tree["error_type"] == "parser":
+        raise QueryError(f"can't parse the query: {tree['error_message']}")
+    raise QueryError(
+        "only queries are run: SELECT, WITH, FROM, VALUES, DESCRIBE and SUMMARIZE"
+    )
+
+
+def _text(connection: Any, tree: dict[str, Any]) -> str:
+    answer = "SELECT json_deserialize_sql(?::JSON)"
+    return str(_one(connection, answer, json.dumps(tree)))
+
+
+def _one(connection: Any, sql: str, *params: Any) -> Any:
+    ((value,),) = connection.sql(sql, params=list(params)).fetchall()
+    return value
+
+
+def _tables_in(node: Any, local: frozenset[str]) -> Iterator[dict[str, Any]]:
+    """Yield the tables below a node, but not the `local` names of the query."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _tables_in(item, local)
+    if not isinstance(node, dict):
+        return
+    if isinstance(expressions := node.get("cte_map"), dict):
+        for item in expressions.get("map", []):
+            # An expression may name itself and those before it.
+            local |= {item["key"].lower()}
+            yield from _tables_in(item["value"], local)
+    if node.get("type") == "SHOW_REF" and not node.get("query"):
+        raise QueryError(
+            "SHOW isn't supported; SELECT name FROM deltasql.tables lists tables"
+        )
+    if node.get("type") == "BASE_TABLE":
+        path = _path(node)
+        if len(path) > 1 or path[0].lower() not in local:
+            yield node
+    for name, value in node.items():
+        if name != "cte_map":
+            yield from _tables_in(value, local)
+
+
+def _path(node: dict[str, Any]) -> list[str]:
+    return [node[name] for name in _NAMES if node.get(name)]
+
+
+def _at(connection: Any, clause: dict[str, Any] | None) -> dict[str, int]:
+    """Return the version or the time of an AT clause, whose value may be computed."""
+    if not clause:
+        return {}
+    tree = _parsed(connection, "SELECT 1")
+    tree["statements"][0]["node"]["select_list"] = [clause["expr"]]
+    value, name = f"({_text(connection, tree)})", "version"
+    if clause["unit"] == "VERSION":
+        found = _one(connection, f"SELECT {value}::BIGINT")
+    else:
+        found = _one(connection, f"SELECT epoch_ms({value}::TIMESTAMPTZ)")
+        name = "timestamp_ms"
+    if found is None:
+        raise QueryError("AT (...) needs a version or a time, not NULL")
+    return {name: int(found)}

@@ -1,0 +1,137 @@
+"""Sources: pyarrow datasets whose rows are read when an engine scans them.
+
+DuckDB tells a dataset the columns and the filter that a query needs. Only then are the
+files planned, in SQL, so no file is read that the query doesn't need.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
+
+from delkalakedb.catalog import Catalog, Files, Snapshot, load_files, local_folder
+from delkalakedb.deltalake import make_dataset, odd_files, scan_rows
+from delkalakedb.deltalake.raw import SqlRawTable
+from delkalakedb.model.predicate.predicate import Anything
+from delkalakedb.query.expressions import predicate_from
+from delkalakedb.write.engines.deltars import open_filesystem
+
+__all__ = ["Scan", "Source", "filtered", "version_source"]
+
+Scan = Callable[[list[str], ds.Expression | None], Iterator[pa.RecordBatch]]
+
+# Files that are planned already need no statistics.
+_COLUMNS = ("path", "partition_values", "size_bytes")
+# Files in a dataset: few at first, for a LIMIT; doubled each time, for throughput.
+_FEWEST_FILES, _MOST_FILES = 1, 512
+
+
+class Source(ds.Dataset):  # type: ignore[misc]
+    """A dataset that a function scans; `failure` is the error that the scan raised."""
+
+    def __init__(self, schema: pa.Schema, scan: Scan) -> None:
+        self._schema = schema
+        self._scan = scan
+        self.failure: Exception | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._schema
+
+    def scanner(
+        self,
+        columns: list[str] | None = None,
+        filter: ds.Expression | None = None,  # noqa: A002
+        **_: Any,
+    ) -> ds.Scanner:
+        """Return a scanner of some columns, for the rows that match a filter."""
+        names = self._schema.names if columns is None else columns
+        schema = pa.schema([self._schema.field(name) for name in names])
+        return ds.Scanner.from_batches(
+            self._watched(names, filter), schema=schema, batch_readahead=1
+        )
+
+    def _watched(
+        self, columns: list[str], where: ds.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        # Kept, because DuckDB raises an error of a scan with its text only.
+        try:
+            yield from self._scan(columns, where)
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+def version_source(
+    catalog: Catalog,
+    snapshot: Snapshot,
+    storage_options: Mapping[str, str] | None = None,
+    keep: Callable[[Files], Files] = lambda files: files,
+) -> Source:
+    """Return a source of a table at a version, with the files that `keep` returns."""
+    name, version = snapshot.table.name, snapshot.version
+    raw: Any = SqlRawTable(catalog, name, version, storage_options)
+    schema = pa.schema(raw.schema.to_arrow())
+
+    def scan(
+        columns: list[str], where: ds.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        files = None if odd_files(snapshot) else keep(_choose(snapshot, schema, where))
+        if files is None or files.outside:
+            yield from scan_rows(raw, schema, columns, where).to_batches()
+        else:
+            yield from _scan_files(files, schema, columns, where, storage_options)
+
+    return Source(schema, scan)
+
+
+def filtered(
+    rows: pa.RecordBatchReader, columns: list[str], where: ds.Expression | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of the rows that match a filter."""
+    chosen = ds.Scanner.from_batches(rows, columns=columns, filter=where)
+    yield from chosen.to_batches()
+
+
+def _choose(
+    snapshot: Snapshot, schema: pa.Schema, where: ds.Expression | None
+) -> Files:
+    """Return the files that may have a row that matches a filter."""
+    if where is None:
+        return load_files(snapshot, None, _COLUMNS)
+    predicate = predicate_from(where, schema, snapshot.table.schema)
+    if predicate != Anything():
+        return load_files(snapshot, predicate, _COLUMNS)
+    # pyarrow skips files by their statistics, more slowly than the catalog.
+    return load_files(snapshot)
+
+
+def _scan_files(
+    files: Files,
+    schema: pa.Schema,
+    columns: list[str],
+    where: ds.Expression | None,
+    storage_options: Mapping[str, str] | None,
+) -> Iterator[pa.RecordBatch]:
+    filesystem = _filesystem(files, storage_options)
+    start, size = 0, _FEWEST_FILES
+    while start < files.table.num_rows:
+        some = Files(files.snapshot, files.table.slice(start, size))
+        rows = make_dataset(some, schema, filesystem, None)
+        yield from rows.to_batches(columns=columns, filter=where)
+        start, size = start + size, min(2 * size, _MOST_FILES)
+
+
+def _filesystem(
+    files: Files, storage_options: Mapping[str, str] | None
+) -> pa_fs.FileSystem:
+    snapshot = files.snapshot
+    location = snapshot.table.location
+    folder = local_folder(location)
+    if folder is not None:
+        return pa_fs.SubTreeFileSystem(folder, pa_fs.LocalFileSystem())
+    what = f"{snapshot.table.name}: read version {snapshot.version}"
+    return open_filesystem(what, location, storage_options or {}, files.sizes())

@@ -1,0 +1,133 @@
+"""Redaction: credentials are masked in texts that people will read."""
+
+import re
+from collections.abc import Container, Iterable
+from urllib.parse import quote, unquote
+
+__all__ = [
+    "MASK",
+    "SECRET_NAMES",
+    "redact",
+    "redact_secrets",
+    "redact_uri",
+    "redact_url",
+]
+
+MASK = "***"
+# The name of a secret ends in one of these.
+SECRET_NAMES = (
+    "access_key",
+    "access_key_id",
+    "account_key",
+    "api_key",
+    "client_secret",
+    "credential",
+    "customer_key_base64",
+    "encryption_key",
+    "master_key",
+    "passwd",
+    "password",
+    "pwd",
+    "sas_key",
+    "secret",
+    "secret_key",
+    "service_account_key",
+    "token",
+)
+
+# Up to the last `@`, because a password that wasn't encoded may hold `@`, `/` or `?`.
+_DELTASQL = re.compile(r"(deltasql://(?:[\w+-]*/)?[^\s/?#:]*):\S*@", re.IGNORECASE)
+# After a colon digits are a port only in http URLs; elsewhere they are a password.
+_URL = re.compile(
+    r"(?:(https?://[^\s/?#:]*):(?!\d+[/?#])|(?<!http)(?<!https)(://[^\s/?#:]*):)\S*@"
+)
+_HOSTLESS = re.compile(
+    r"(deltasql://(?!sqlite/|duckdb/)(?:[\w+-]*/)?[^\s/?#:]*)"
+    r":(?!\d+(?:[/?#]|$)|\*\*\*@)[^?#]*",
+    re.IGNORECASE,
+)
+# Words that begin a sentence after a colon, as in an error about a table named `token`.
+_SENTENCE = r"(?:an?|can't|isn't|it|its|is|must|no|not|that|the|there|this)"
+_NAMED = re.compile(
+    rf"\b(\w*(?:{'|'.join(SECRET_NAMES)}|sig|signature)[\"']?\s*"
+    rf"(?:=|:(?!\s+{_SENTENCE}\s))\s*)"
+    r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&,;}]+)",
+    re.IGNORECASE,
+)
+# The user and password in the example URIs that errors and help show.
+_EXAMPLE = re.compile(
+    r"(?<=deltasql://postgres/)(?:user:password@|\[\[user\[:password\]@\])(?=host\b)"
+)
+# A secret so short or plain that a text may hold its characters by chance.
+_WORD = re.compile(r".{0,5}|[a-z]{1,9}|[0-9]{1,9}", re.IGNORECASE | re.DOTALL)
+# characters; a secret of this length is masked even within a longer word
+_LONG = 16
+# A text meant as a URI may lack slashes, or have Postgres's own scheme.
+_SCHEME = re.compile(r"(?:deltasql|postgres(?:ql)?):/*", re.IGNORECASE)
+_ANY_PASSWORD = re.compile(r":\S*(?:@|%40)")
+_QUERY_SECRET = re.compile(r"(\?.*?password=).*", re.IGNORECASE)
+_LONGEST = 300  # characters of a URI that an error shows
+
+
+def redact(text: str) -> str:
+    """Mask the passwords of all URLs and `password=...` pairs in a text.
+
+    The example URIs that errors and help show stay as they are.
+    """
+    pieces, end = [], 0
+    for example in _EXAMPLE.finditer(text):
+        pieces += [_redact(text[end : example.start()]), example[0]]
+        end = example.end()
+    return "".join([*pieces, _redact(text[end:])])
+
+
+def redact_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Mask the values `secrets` in a text, and all that `redact` masks.
+
+    A secret that may be a word, such as `test`, isn't masked, and a short secret isn't
+    masked within a longer word.
+    """
+    for secret in (s for s in secrets if not _WORD.fullmatch(s)):
+        for form in {secret, quote(secret, safe="")}:
+            found = re.escape(form)
+            if len(secret) < _LONG:
+                found = rf"(?<![A-Za-z0-9]){found}(?![A-Za-z0-9])"
+            text = re.sub(found, MASK, text)
+    return redact(text)
+
+
+def redact_url(text: str) -> str:
+    """Mask the password of a URL."""
+    return _URL.sub(rf"\1\2:{MASK}@", text)
+
+
+def _redact(text: str) -> str:
+    text = _DELTASQL.sub(rf"\1:{MASK}@", text)
+    return _NAMED.sub(rf"\1{MASK}", redact_url(text))
+
+
+def redact_uri(text: str, parameters: Container[str]) -> str:
+    """Redact a text that is meant to be one `deltasql://` URI, well formed or not.
+
+    The value of a query parameter that isn't in `parameters` is masked, because it
+    may be a secret.
+    """
+    one_word = re.sub(r"\s", "%20", text)
+    scheme = found[0] if (found := _SCHEME.match(one_word)) else ""
+    rest = _ANY_PASSWORD.sub(rf":{MASK}@", one_word[len(scheme) :])
+    head, mark, query = f"{scheme}{rest}".partition("?")
+    pieces = (_redact_parameter(piece, parameters) for piece in query.split("&"))
+    query = "&".join(pieces)
+    shown = _HOSTLESS.sub(rf"\1:{MASK}", redact(f"{head}{mark}{query}"))
+    shown = _QUERY_SECRET.sub(rf"\1{MASK}", shown)
+    return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
+
+
+def _redact_parameter(text: str, known: Container[str]) -> str:
+    """Return a query parameter, redacted if its decoded value holds a secret."""
+    name, _, value = text.partition("=")
+    if value and name not in known:
+        return f"{name}={MASK}"
+    plain = unquote(value)
+    hidden = redact(_ANY_PASSWORD.sub(rf":{MASK}@", plain))
+    return text if hidden == plain else f"{name}={hidden}"

@@ -1,0 +1,21 @@
+"""Update, delete, merge and optimize, which rewrite files with Spark."""
+
+from typing import TYPE_CHECKING
+
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.spark.dml.clauses import *
+    from delkalakedb.spark.dml.merge import *
+    from delkalakedb.spark.dml.optimize import *
+    from delkalakedb.spark.dml.rewrite import *
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "clauses": "Clause Clauses When",
+            "merge": "Merge MergePlan source_range",
+            "optimize": "check_z_order optimization",
+            "rewrite": "Targeted delete deletion update",
+        },
+    )

@@ -1,0 +1,278 @@
+"""Rewrite a table's files as fewer larger ones, or in the order of a Z curve."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, functions as sf
+from pyspark.sql.types import ArrayType, MapType, StructType
+
+from delkalakedb.errors import DeltaError, SchemaMismatchError
+from delkalakedb.model.actions import Add, Metadata
+from delkalakedb.model.predicate.predicate import Predicate
+from delkalakedb.spark.dml.rewrite import Targeted
+from delkalakedb.spark.reader import FILE_COLUMN, Files, Target
+from delkalakedb.spark.schemas import quoted, spark_schema
+from delkalakedb.spark.writer import Output, commit_info
+from delkalakedb.write import Operation
+from delkalakedb.write.engines import InPlace, Work
+
+__all__ = ["check_z_order", "optimization"]
+
+
+# bits of a column's rank in the Z curve
+_BITS = 7
+# rows that ranks are estimated from
+_SAMPLED_ROWS = 20_000
+
+
+def check_z_order(metadata: Metadata, names: Sequence[str]) -> None:
+    """Raise `SchemaMismatchError` if rows can't be Z-ordered by the columns `names`."""
+    if not names:
+        raise SchemaMismatchError("executeZOrderBy needs at least one column")
+    for field in spark_schema(metadata, list(names)):
+        if field.name in metadata.partition_columns:
+            raise SchemaMismatchError(
+                f"{field.name} is a partition column, with only one value in a file"
+            )
+        if isinstance(field.dataType, ArrayType | MapType | StructType):
+            raise SchemaMismatchError(
+                f"{field.name} is of type {field.dataType.simpleString()}, which has "
+                "no order"
+            )
+
+
+def z_order(
+    rows: DataFrame, names: Sequence[str], partitions: Sequence[str], num_rows: int
+) -> list[Column]:
+    """Return the sort keys that put the rows of each partition on a Z curve.
+
+    Args:
+        rows: the rows, which are sampled.
+        names: the columns of the curve.
+        partitions: the partition columns.
+        num_rows: the number of rows.
+    """
+    columns = [sf.col(quoted(name)) for name in names]
+    curve = columns[0] if len(names) == 1 else _curve(rows, columns, num_rows)
+    return [*(sf.col(quoted(name)) for name in partitions), curve]
+
+
+def _curve(rows: DataFrame, columns: list[Column], num_rows: int) -> Column:
+    """Return the interleaved bits of the columns' ranks."""
+    fraction = min(1.0, _SAMPLED_ROWS / max(num_rows, 1))
+    sample = rows.select(*columns).sample(fraction, seed=0).collect()
+    bits = min(_BITS, 63 // len(columns))
+    count = 1 << bits
+    ranks = [
+        _rank(column, _cuts([row[i] for row in sample], count), count)
+        for i, column in enumerate(columns)
+    ]
+    parts = [
+        sf.shiftleft(sf.shiftright(rank, bit).bitwiseAND(1), bit * len(ranks) + i)
+        for bit in range(bits)
+        for i, rank in enumerate(reversed(ranks))
+    ]
+    return reduce(lambda one, other: one.bitwiseOR(other), parts)
+
+
+def _cuts(values: list[Any], count: int) -> list[Any]:
+    """Return the values that split `values` into `count` parts of about equal size."""
+    known = sorted(v for v in values if v is not None and v == v)
+    found = {known[len(known) * i // count] for i in range(1, count) if known}
+    return sorted(found - {known[0]}) if known else []
+
+
+def _rank(column: Column, cuts: list[Any], count: int) -> Column:
+    """Return a value's rank among `cuts`, scaled to `count`; nulls have rank 0."""
+
+    def searched(low: int, high: int) -> Column:
+        if low == high:
+            # Scaled, because columns with few values must use all bits, too.
+            return sf.lit(low * count // (len(cuts) + 1)).cast("bigint")
+        middle = (low + high) // 2
+        below = column < sf.lit(cuts[middle])
+        return sf.when(below, searched(low, middle)).otherwise(
+            searched(middle + 1, high)
+        )
+
+    return sf.when(column.isNull(), sf.lit(0).cast("bigint")).otherwise(
+        searched(0, len(cuts))
+    )
+
+
+_MAX_BYTES = "spark.databricks.delta.optimize.maxFileSize"
+_MIN_BYTES = "spark.databricks.delta.optimize.minFileSize"
+_DEFAULT_BYTES = 1024**3
+_BIN = "__dk_bin"
+Bins = list[list[Add]]
+
+
+def optimization(
+    targeted: Targeted,
+    condition: str | None,
+    z_order_by: Sequence[str],
+    files: Predicate,
+) -> Operation[dict[str, Any]]:
+    """Return the operation that rewrites files as larger ones, or along a Z curve.
+
+    Args:
+        targeted: returns the target of a version.
+        condition: selects the partitions to optimize.
+        z_order_by: the columns of the Z curve; none for a compaction.
+        files: selects the files that the operation reads.
+    """
+    engine = InPlace(
+        lambda to: _Optimization(targeted(to.base), condition, z_order_by).run(files)
+    )
+    return Operation("optimize", engine, files, rearranges=True)
+
+
+@dataclass(frozen=True)
+class _Optimization:
+    """The optimization of one version of a table."""
+
+    target: Target
+    where: str | None
+    z_order_by: Sequence[str]
+
+    def run(self, where: Predicate) -> Work[dict[str, Any]]:
+        """Write the new files, and return the commit."""
+        considered = self._considered(where)
+        bins = self._bins(considered)
+        chosen = considered.only([add.path for adds in bins for add in adds])
+        if not chosen:
+            return Work(_result(considered, chosen, [], bins))
+        with Output(self.target) as out:
+            out.write(self._arranged(chosen, bins))
+            info = commit_info("OPTIMIZE", self._parameters(), _metrics(chosen, out))
+            result = _result(considered, chosen, out.adds, bins)
+            return out.work(result, info, chosen.adds, rearranged=True)
+
+    def _considered(self, where: Predicate) -> Files:
+        files = self.target.files(where)
+        if self.where is None:
+            return files
+        decided = self.target.decided(files, self.where)
+        if decided is None:
+            raise DeltaError(
+                f"{self.target.snapshot.table.name}: {self.where!r} isn't a condition "
+                "on partition columns alone, but optimize rewrites whole files"
+            )
+        return decided
+
+    def _bins(self, files: Files) -> Bins:
+        """Group the files to rewrite: for a Z order all, else small ones.
+
+        A compaction also rewrites files with deletion vectors.
+        """
+        least, most = self._bytes(_MIN_BYTES), self._bytes(_MAX_BYTES)
+        every = bool(self.z_order_by)
+        adds = [a for a in files.adds if every or a.size < least or a.deletion_vector]
+        bins = [b for part in _by_partition(adds) for b in _packed(part, most)]
+        return [b for b in bins if every or len(b) > 1 or b[0].deletion_vector]
+
+    def _arranged(self, chosen: Files, bins: Bins) -> DataFrame:
+        partitions = self.target.metadata.partition_columns
+        if self.z_order_by:
+            rows = self.target.frame(chosen)
+            num_rows = sum(n or 0 for n in chosen.rows.values())
+            order = z_order(rows, self.z_order_by, partitions, num_rows)
+            if len(bins) > len(_partitions(bins)):
+                placed = rows.repartitionByRange(len(bins), *order)
+                return placed.sortWithinPartitions(*order)
+            return self._binned(chosen, bins).sortWithinPartitions(*order)
+        return self._binned(chosen, bins)
+
+    def _binned(self, chosen: Files, bins: Bins) -> DataFrame:
+        """Return the rows of the files, each bin in one Spark partition."""
+        numbers = [(add.path, i) for i, adds in enumerate(bins) for add in adds]
+        table = self.target.spark.createDataFrame(
+            numbers, f"{FILE_COLUMN} STRING, {_BIN} INT"
+        )
+        rows = self.target.frame(chosen, tagged=True)
+        binned = rows.join(sf.broadcast(table), FILE_COLUMN)
+        placed = binned.repartitionById(len(bins), sf.col(_BIN))
+        return placed.select(*self.target.names)
+
+    def _bytes(self, setting: str) -> int:
+        return int(str(self.target.spark.conf.get(setting, str(_DEFAULT_BYTES))))
+
+    def _parameters(self) -> dict[str, Any]:
+        given = [] if self.where is None else [self.where]
+        return {
+            "predicate": json.dumps(given, ensure_ascii=False),
+            "zOrderBy": json.dumps(list(self.z_order_by), ensure_ascii=False),
+            "clusterBy": "[]",
+            "auto": False,
+        }
+
+
+def _by_partition(adds: Sequence[Add]) -> Iterator[list[Add]]:
+    parts: defaultdict[Any, list[Add]] = defaultdict(list)
+    for add in adds:
+        parts[frozenset(add.partition_values.items())].append(add)
+    yield from parts.values()
+
+
+def _partitions(bins: Bins) -> set[Any]:
+    return {frozenset(adds[0].partition_values.items()) for adds in bins}
+
+
+def _packed(adds: list[Add], most_bytes: int) -> Bins:
+    """Group files into bins of at most `most_bytes`, unless one file is larger."""
+    bins: Bins = []
+    room = -1
+    for add in sorted(adds, key=lambda add: add.size):
+        if add.size > room:
+            bins.append([])
+            room = most_bytes
+        bins[-1].append(add)
+        room -= add.size
+    return bins
+
+
+def _metrics(gone: Files, out: Output) -> dict[str, int]:
+    sizes = sorted(add.size for add in out.adds)
+    names = ("minFileSize", "p25FileSize", "p50FileSize", "p75FileSize", "maxFileSize")
+    return {
+        "numAddedFiles": len(out.adds),
+        "numAddedBytes": out.size_bytes,
+        "numRemovedFiles": len(gone),
+        "numRemovedBytes": gone.size_bytes,
+        "numDeletionVectorsRemoved": gone.num_vectors,
+        **{
+            name: sizes[(len(sizes) - 1) * quarter // 4]
+            for quarter, name in enumerate(names)
+            if sizes
+        },
+    }
+
+
+def _result(
+    considered: Files, gone: Files, adds: list[Add], bins: Bins
+) -> dict[str, Any]:
+    return {
+        "numFilesAdded": len(adds),
+        "numFilesRemoved": len(gone),
+        "filesAdded": _sizes(adds),
+        "filesRemoved": _sizes(gone.adds),
+        "partitionsOptimized": len(_partitions(bins)),
+        "totalConsideredFiles": len(considered),
+        "totalFilesSkipped": len(considered) - len(gone),
+    }
+
+
+def _sizes(adds: Sequence[Add]) -> dict[str, Any]:
+    sizes = [add.size for add in adds]
+    total = sum(sizes)
+    return {
+        "min": min(sizes, default=None),
+        "max": max(sizes, default=None),
+        "avg": total / len(sizes) if sizes else 0.0,
+        "totalFiles": len(sizes),
+        "totalSize": total,
+    }

@@ -1,0 +1,17 @@
+"""The API for PySpark code, with delta-spark's classes and methods."""
+
+from typing import TYPE_CHECKING
+
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.spark.face.frame_writer import *
+    from delkalakedb.spark.face.table import *
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "frame_writer": "write",
+            "table": "DeltaTable",
+        },
+    )

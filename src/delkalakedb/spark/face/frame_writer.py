@@ -1,0 +1,421 @@
+"""Write a DataFrame to a table, and create the table if it doesn't exist."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, functions as sf
+
+from delkalakedb.catalog import Catalog, Snapshot, open_catalog
+from delkalakedb.clock import now_ms
+from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
+from delkalakedb.model.actions import (
+    Action,
+    Add,
+    Cdc,
+    CommitInfo,
+    Metadata,
+    Protocol,
+    Txn,
+)
+from delkalakedb.model.new_actions import merged_commit_info
+from delkalakedb.model.predicate.predicate import Anything
+from delkalakedb.model.rules.protocol import check_writable
+from delkalakedb.settings import parse_uri, require_table
+from delkalakedb.spark.dml import delete
+from delkalakedb.spark.reader import Target, kept, pruning
+from delkalakedb.spark.schemas import find_field, is_mapped, table_schema
+from delkalakedb.spark.session import check_spark
+from delkalakedb.spark.writer import (
+    CHANGE_TYPE,
+    SETTING,
+    Output,
+    commit_info,
+    evolved_metadata,
+    evolved_protocol,
+    finished,
+    fitted,
+    is_dynamic,
+    output_metrics,
+    partitions_of,
+    plain_schema,
+    required,
+    write_files,
+)
+from delkalakedb.write import (
+    Operation,
+    Staging,
+    Target as NewTarget,
+    Together,
+    make_table,
+    perform,
+)
+from delkalakedb.write.engines import InPlace, Work
+from delkalakedb.write.engines.deltars import creation
+
+__all__ = ["Write", "write", "write_in"]
+
+
+_MODES = {
+    "append": "Append",
+    "overwrite": "Overwrite",
+    "error": "ErrorIfExists",
+    "errorifexists": "ErrorIfExists",
+    "default": "ErrorIfExists",
+    "ignore": "Ignore",
+}
+
+
+def write(
+    df: DataFrame,
+    uri: str,
+    mode: str = "append",
+    *,
+    partition_by: Sequence[str] | str | None = None,
+    merge_schema: bool = False,
+    overwrite_schema: bool = False,
+    replace_where: str | None = None,
+    partition_overwrite_mode: str | None = None,
+    txn: tuple[str, int] | None = None,
+    location: str | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+    description: str | None = None,
+    user_metadata: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> None:
+    """Write rows to a table, and create the table if it doesn't exist.
+
+    Args:
+        df: the rows; columns of the table that `df` lacks become null.
+        uri: the table's `deltasql://` URI.
+        mode: for an existing table, "append" adds the rows, "overwrite" replaces all
+            rows, "ignore" does nothing, and "error" (or "errorifexists") raises an
+            error.
+        partition_by: the partition columns of a new table.
+        merge_schema: whether to add new columns to the table.
+        overwrite_schema: whether "overwrite" also replaces the schema.
+        replace_where: with "overwrite", a condition in Spark's SQL: only rows that
+            match are replaced, and all new rows must match.
+        partition_overwrite_mode: with "overwrite" of a partitioned table, "dynamic"
+            replaces only the partitions that get rows, and "static" replaces all; by
+            default the session's `spark.sql.sources.partitionOverwriteMode`.
+        txn: an application's id and version. A version that the application has written
+            already isn't written again.
+        location: the folder of a new table's files.
+        configuration: the properties of a new table.
+        description: the description of a new table.
+        user_metadata: a text for the table's history.
+        storage_options: the options of the table's object store, as deltalake takes
+            them.
+    """
+    check_spark(df.sparkSession)
+    parsed = parse_uri(uri)
+    name, catalog = require_table(parsed), open_catalog(parsed)
+    plan = Write(
+        df,
+        name,
+        mode,
+        partition_by=partition_by,
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
+        replace_where=replace_where,
+        partition_overwrite_mode=partition_overwrite_mode,
+        txn=txn,
+        configuration=configuration,
+        description=description,
+        user_metadata=user_metadata,
+        storage_options=storage_options,
+    )
+    if not _write_again(catalog, plan):
+        make_table(
+            catalog,
+            name,
+            location or parsed.location,
+            plan.creation(),
+            storage_options,
+            lambda made: _write_again(catalog, plan),
+        )
+
+
+def _write_again(catalog: Catalog, plan: "Write") -> bool:
+    """Write to an existing table; return whether the table exists."""
+    try:
+        snapshot = catalog.snapshot(plan.name)
+    except TableNotFoundError:
+        return False
+    if (operation := plan.operation(snapshot)) is not None:
+        options = plan.storage_options
+        perform(catalog, snapshot, operation, storage_options=options)
+    return True
+
+
+@dataclass(frozen=True)
+class Write:
+    """One call of `write`, which may be run on several versions."""
+
+    df: DataFrame
+    name: str
+    mode: str
+    _: KW_ONLY
+    partition_by: Sequence[str] | str | None = None
+    merge_schema: bool = False
+    overwrite_schema: bool = False
+    replace_where: str | None = None
+    partition_overwrite_mode: str | None = None
+    txn: tuple[str, int] | None = None
+    configuration: Mapping[str, str | None] | None = None
+    description: str | None = None
+    user_metadata: str | None = None
+    storage_options: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode.lower() not in _MODES:
+            known = ", ".join(_MODES)
+            raise DeltaError(f"{self.name}: mode {self.mode!r} isn't one of {known}")
+        is_dynamic(self.partition_overwrite_mode, None)
+        for option in ("overwrite_schema", "replace_where"):
+            if getattr(self, option) and not self._overwrites:
+                raise DeltaError(f"{self.name}: {option} needs mode='overwrite'")
+        if self.overwrite_schema and self.replace_where is not None:
+            raise DeltaError(
+                f"{self.name}: overwrite_schema can't be used with replace_where, "
+                "which keeps rows of the old schema"
+            )
+
+    def creation(self) -> Operation[None]:
+        """Return the operation that creates the table."""
+        return Operation("write", InPlace(lambda target: self._create(target.location)))
+
+    def operation(self, snapshot: Snapshot) -> Operation[None] | None:
+        """Return the operation on `snapshot`, or None if there is nothing to do."""
+        said = _MODES[self.mode.lower()]
+        if said == "Ignore" or self._repeats(snapshot):
+            return None
+        if said == "ErrorIfExists":
+            raise TableExistsError(
+                f"{self.name}: A table already exists at {snapshot.table.location}"
+            )
+        if self.replace_where is not None:
+            files = pruning(self.replace_where, self._target(snapshot))
+            self._is_dynamic(self._metadata(snapshot))
+            engine = InPlace(lambda target: self._replace(target.base))
+            return Operation("overwrite", engine, files)
+        if self._overwrites and self._is_dynamic(self._metadata(snapshot)):
+            engine = InPlace(lambda target: self._replace_partitions(target.base))
+            return Operation("overwrite", engine, Anything())
+        engine = InPlace(lambda target: self._run(target.base))
+        return Operation(said.lower(), engine, remove_all=self._overwrites)
+
+    @property
+    def _overwrites(self) -> bool:
+        return self.mode.lower() == "overwrite"
+
+    @property
+    def _partitions(self) -> list[str] | None:
+        given = self.partition_by
+        if given is None:
+            return None
+        return [given] if isinstance(given, str) else list(given)
+
+    def _is_dynamic(self, metadata: Metadata) -> bool:
+        """Return whether an overwrite replaces only the partitions that get rows.
+
+        Raise `DeltaError` for contradictory options, as Delta Spark does.
+        """
+        given = self.partition_overwrite_mode
+        setting = self.df.sparkSession.conf.get(SETTING, "static")
+        if not metadata.partition_columns or not is_dynamic(given, setting):
+            return False
+        if self.replace_where is not None:
+            if given is not None:
+                raise DeltaError(
+                    f"{self.name}: replace_where and partition_overwrite_mode="
+                    "'dynamic' contradict each other; give one of them"
+                )
+            return False
+        if self.overwrite_schema:
+            raise DeltaError(
+                f"{self.name}: overwrite_schema can't be used if only partitions "
+                "are replaced; give partition_overwrite_mode='static', too"
+            )
+        return True
+
+    def _repeats(self, snapshot: Snapshot) -> bool:
+        if self.txn is None:
+            return False
+        written = snapshot.txn_version(self.txn[0])
+        return written is not None and written >= self.txn[1]
+
+    def _target(self, snapshot: Snapshot) -> Target:
+        options = self.storage_options
+        return Target(self.df.sparkSession, snapshot, storage_options=options)
+
+    # ---- runs of operations
+
+    def _create(self, location: str) -> Work[None]:
+        schema = plain_schema(self.df.schema).json()
+        new = creation(
+            schema,
+            partition_by=self._partitions,
+            configuration=self.configuration,
+            description=self.description,
+        )
+        protocol, metadata = _made(new.stage(NewTarget(self.name, location, None)))
+        protocol = evolved_protocol(protocol, metadata)
+        check_writable(protocol, metadata)
+        if self._overwrites:
+            self._is_dynamic(metadata)
+        options = self.storage_options
+        files = write_files(self._rows(metadata), location, metadata, options)
+        adds = [file.add() for file in files]
+        info = self._info(adds)
+        actions: list[Action] = [info, protocol, metadata, *adds, *self._txns]
+        return Work(None, [actions], [file.path for file in files])
+
+    def _run(self, snapshot: Snapshot) -> Work[None]:
+        """Append rows, or overwrite the whole table."""
+        target, metadata = self._target(snapshot), self._metadata(snapshot)
+        removed = {}
+        if self._overwrites:
+            target.check_removable()
+            removed = {"numRemovedFiles": snapshot.table.num_files}
+        with Output(target, metadata) as out:
+            out.write(self._rows(metadata))
+            return self._finish(out, (), removed)
+
+    def _replace_partitions(self, snapshot: Snapshot) -> Work[None]:
+        """Overwrite the partitions that get rows."""
+        target, metadata = self._target(snapshot), self._metadata(snapshot)
+        target.check_removable()
+        with Output(target, metadata) as out:
+            out.write(self._rows(metadata))
+            partitions = partitions_of(metadata, out.adds)
+            gone = partitions.files(snapshot)
+            work = self._finish(out, (), {"numRemovedFiles": len(gone)}, gone.adds)
+            return replace(work, looked_at=partitions.predicate)
+
+    def _replace(self, snapshot: Snapshot) -> Work[None]:
+        """Overwrite the rows that match `replace_where`."""
+        condition = self.replace_where
+        assert condition is not None
+        target, metadata = self._target(snapshot), self._metadata(snapshot)
+        rule = (sf.expr(condition), f"replace_where ({condition})")
+        rows = required(self._rows(metadata), [rule], metadata)
+        files = pruning(condition, target)
+        with Output(target, metadata) as out:
+            gone = delete(self._target, condition, files, snapshot)
+            out.new_paths += gone.new_paths
+            actions = [a for c in gone.commits for a in c if type(a) is not CommitInfo]
+            if any(isinstance(action, Cdc) for action in actions):
+                with kept(rows):
+                    out.write(rows)
+                    out.write_changes(rows.withColumn(CHANGE_TYPE, sf.lit("insert")))
+            else:
+                out.write(rows)
+            return self._finish(out, actions, {})
+
+    def _finish(
+        self,
+        out: Output,
+        more: Sequence[Action],
+        metrics: Mapping[str, int],
+        gone: Sequence[Add] | None = None,
+    ) -> Work[None]:
+        info = self._info(out.adds, metrics, dynamic=gone is not None)
+        work = out.work(None, info, gone or ())
+        (actions,) = work.commits
+        return replace(work, commits=[[*actions, *more, *self._txns]])
+
+    # ---- parts of the commit
+
+    def _metadata(self, snapshot: Snapshot) -> Metadata:
+        """Return the metadata of the new version."""
+        snapshot.check_ours()
+        metadata = snapshot.metadata
+        if self.overwrite_schema:
+            return self._replaced(metadata)
+        given, there = self._partitions, metadata.partition_columns
+        if given is not None and given != there:
+            raise DeltaError(
+                f"{self.name}: the table is partitioned by {there}, not by {given}; "
+                "overwrite_schema=True changes that"
+            )
+        return (
+            evolved_metadata(metadata, self.df.schema)
+            if self.merge_schema
+            else metadata
+        )
+
+    def _replaced(self, metadata: Metadata) -> Metadata:
+        if is_mapped(metadata):
+            raise DeltaError(
+                f"{self.name}: overwrite_schema can't be used on a table with column "
+                "mapping"
+            )
+        schema = plain_schema(self.df.schema)
+        partitions = self._partitions
+        if partitions is None:
+            partitions = [n for n in metadata.partition_columns if n in schema.names]
+        return msgspec.structs.replace(
+            metadata, schema_string=schema.json(), partition_columns=partitions
+        )
+
+    def _rows(self, metadata: Metadata) -> DataFrame:
+        schema = table_schema(metadata)
+        given = [f.name for f in schema if find_field(self.df.schema, f.name)]
+        return finished(fitted(self.df, schema, self.name), metadata, given)
+
+    @property
+    def _txns(self) -> list[Txn]:
+        if self.txn is None:
+            return []
+        app_id, version = self.txn
+        return [Txn(app_id=app_id, version=version, last_updated=now_ms())]
+
+    def _info(
+        self,
+        adds: Sequence[Add],
+        more: Mapping[str, int] = {},
+        *,
+        dynamic: bool = False,
+    ) -> CommitInfo:
+        parameters: dict[str, Any] = {
+            "mode": _MODES[self.mode.lower()],
+            "partitionBy": json.dumps(self._partitions or []),
+        }
+        if self.replace_where is not None:
+            parameters["predicate"] = json.dumps([self.replace_where])
+        if dynamic:
+            parameters["isDynamicPartitionOverwrite"] = True
+        info = commit_info("WRITE", parameters, {**output_metrics(adds), **more})
+        if self.user_metadata is None:
+            return info
+        return merged_commit_info([info], {"userMetadata": self.user_metadata})
+
+
+def _made(staging: Staging[None]) -> tuple[Protocol, Metadata]:
+    """Return the protocol and the metadata that delta-rs makes for a new table."""
+    actions = [action for commit in staging.commits for action in commit]
+    (protocol,) = (action for action in actions if isinstance(action, Protocol))
+    (metadata,) = (action for action in actions if isinstance(action, Metadata))
+    return protocol, metadata
+
+
+def write_in(
+    tables: Together,
+    name: str,
+    df: DataFrame,
+    mode: str = "error",
+    *,
+    location: str | None = None,
+    **options: Any,
+) -> None:
+    """Stage a write of `df` in a transaction; `write` describes the options."""
+    check_spark(df.sparkSession)
+    plan = Write(df, name, mode, storage_options=tables.storage_options, **options)
+    if not tables.has(name):
+        tables.stage_new(name, plan.creation(), location)
+    elif (operation := plan.operation(tables.snapshot(name))) is not None:
+        tables.stage(name, operation)

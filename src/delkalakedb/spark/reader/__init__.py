@@ -1,0 +1,27 @@
+"""Tables as DataFrames, read by Spark's Parquet reader or by Arrow."""
+
+from typing import TYPE_CHECKING
+
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.spark.reader.arrow_files import *
+    from delkalakedb.spark.reader.frame import *
+    from delkalakedb.spark.reader.source import *
+    from delkalakedb.spark.reader.table_version import *
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "arrow_files": "DataFile FILE_COLUMNS data_file data_files",
+            "frame": "FILE_COLUMN",
+            "source": (
+                "BatchReader FilesPartition READ_OPTIONS "
+                "SourceOptions load_schema table_reader tasks_of"
+            ),
+            "table_version": (
+                "Condition Files Target column_of is_plain is_utc "
+                "kept pruning read read_snapshot text_of"
+            ),
+        },
+    )

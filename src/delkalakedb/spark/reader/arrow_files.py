@@ -1,0 +1,286 @@
+"""Read a table's files with pyarrow in a Python process of Spark.
+
+An `ArrowReader` and its `DataFile`s hold all that such a process needs: paths,
+partition values, deletion vectors and the options of the object store. The process
+opens no catalog.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from delkalakedb.catalog import Snapshot, resolve_readable
+from delkalakedb.errors import ProtocolError
+from delkalakedb.model.actions import (
+    Add,
+    DeletionVector,
+    decode_struct,
+    encode_struct,
+    known,
+)
+from delkalakedb.model.paths import Inside
+from delkalakedb.model.rules.features import Use, features_for
+from delkalakedb.model.schema.partition import parse_partition_value
+from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.model.schema.schema import Field, parse_schema
+from delkalakedb.model.vectors import (
+    FRAME_BYTES,
+    inline_vector,
+    kept_rows,
+    parse_vector,
+    unframed,
+    vector_path,
+)
+from delkalakedb.storage import canonical_location
+from delkalakedb.write.engines.deltars import open_input
+
+__all__ = [
+    "FILE_COLUMNS",
+    "ArrowReader",
+    "DataFile",
+    "arrow_reader",
+    "check_readable",
+    "data_file",
+    "data_files",
+]
+
+# the columns of `Snapshot.files` that a `DataFile` is made of
+FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
+_ID = "delta.columnMapping.id"
+_PARQUET_ID = b"PARQUET:field_id"
+_BATCH_ROWS = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a version; partition values and deletion vector are JSON."""
+
+    path: str
+    partition_values: str
+    size_bytes: int
+    deletion_vector: str | None = None
+
+
+def data_files(files: pa.Table | pa.RecordBatch) -> list[DataFile]:
+    """Return the files in a list with `FILE_COLUMNS`."""
+    columns = (files[name].to_pylist() for name in FILE_COLUMNS)
+    return list(map(DataFile, *columns))
+
+
+def data_file(add: Add) -> DataFile:
+    """Return the file that `add` adds."""
+    vector = known(add.deletion_vector)
+    values = msgspec.json.encode(add.partition_values).decode()
+    dv = None if vector is None else encode_struct(vector).decode()
+    return DataFile(add.path, values, add.size, dv)
+
+
+@dataclass(frozen=True)
+class ArrowReader:
+    """A picklable reader of a table's files as batches of one Arrow schema.
+
+    Args:
+        location: the table's location.
+        schema_string: the table's schema as Delta's JSON.
+        partition_columns: the names of the partition columns.
+        target: the schema of the batches; a selection of the table's columns.
+        by_id: whether columns in files are found by field id instead of name.
+        condition: a filter of the rows.
+        file_column: the column of `target` that gets the path of a row's file.
+        storage_options: the options of the table's object store.
+    """
+
+    location: str
+    schema_string: str
+    partition_columns: Sequence[str]
+    target: pa.Schema
+    by_id: bool = False
+    condition: pc.Expression | None = None
+    file_column: str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def read(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of `files`."""
+        for file in files:
+            yield from self._read(file)
+
+    def read_listed(self, lists: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the files in `lists`, which have `FILE_COLUMNS`."""
+        for listed in lists:
+            yield from self.read(data_files(listed))
+
+    def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        with (
+            self._open(file.path, file.size_bytes) as opened,
+            pq.ParquetFile(opened, coerce_int96_timestamp_unit="us") as parquet,
+        ):
+            columns = [self._column(f, file, parquet) for f in self.target]
+            names = [column for column in columns if isinstance(column, str)]
+            vector, at = self._vector(file), 0
+            gone = None if vector is None else parse_vector(vector)
+            for batch in parquet.iter_batches(_BATCH_ROWS, columns=names):
+                rows = self._shaped(batch, columns)
+                if gone is not None:
+                    rows = _taken(rows, kept_rows(gone, at, batch.num_rows))
+                at += batch.num_rows
+                if self.condition is not None:
+                    rows = rows.filter(self.condition)
+                yield rows
+
+    def _column(
+        self, wanted: pa.Field, file: DataFile, parquet: pq.ParquetFile
+    ) -> str | pa.Scalar:
+        """Return the name of a column in the file, or its value for all rows."""
+        if wanted.name == self.file_column:
+            return pa.scalar(file.path, wanted.type)
+        column = self._fields[wanted.name]
+        if wanted.name in self.partition_columns:
+            values = msgspec.json.decode(file.partition_values)
+            text = values.get(column.physical_name)
+            value = parse_partition_value(text, column.type)
+            return pa.scalar(value, wanted.type)
+        found = self._find(list(parquet.schema_arrow), column)
+        return pa.scalar(None, wanted.type) if found is None else str(found.name)
+
+    def _shaped(
+        self, batch: pa.RecordBatch, columns: Sequence[str | pa.Scalar]
+    ) -> pa.RecordBatch:
+        arrays = [
+            self._fit(batch[column], wanted.type, self._fields[wanted.name])
+            if isinstance(column, str)
+            else pa.repeat(column, batch.num_rows)
+            for wanted, column in zip(self.target, columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.target)
+
+    def _fit(self, array: pa.Array, target: pa.DataType, column: Field) -> pa.Array:
+        """Convert a file's values to the table's type, at every level of nesting."""
+        if array.type == target:
+            return array
+        if pa.types.is_struct(target):
+            return self._fit_struct(array, target, column)
+        if pa.types.is_map(target):
+            key, value = column.children
+            parts = [
+                self._fit(array.keys, target.key_type, key),
+                self._fit(array.items, target.item_type, value),
+            ]
+            pairs = pa.StructArray.from_arrays(
+                parts, fields=[target.key_field, target.item_field]
+            )
+            return _outer(array, target, pairs)
+        if pa.types.is_list(target):
+            (element,) = column.children
+            inner = self._fit(array.values, target.value_type, element)
+            return _outer(array, target, inner)
+        # Spark, too, truncates times to microseconds.
+        return array.cast(target, safe=not pa.types.is_timestamp(target))
+
+    def _fit_struct(
+        self, array: pa.StructArray, target: pa.StructType, column: Field
+    ) -> pa.StructArray:
+        there = [array.type.field(i) for i in range(array.type.num_fields)]
+        children = {child.name: child for child in column.children}
+        parts = []
+        for wanted in target:
+            child = children[wanted.name]
+            if (found := self._find(there, child)) is None:
+                parts.append(pa.nulls(len(array), wanted.type))
+            else:
+                values = array.field(there.index(found))
+                parts.append(self._fit(values, wanted.type, child))
+        return pa.StructArray.from_arrays(
+            parts, fields=list(target), mask=array.is_null()
+        )
+
+    def _find(self, there: Sequence[pa.Field], column: Field) -> pa.Field | None:
+        # Columns in files without ids are found by physical names.
+        if self.by_id and any(map(_parquet_id, there)):
+            wanted = str(column.metadata[_ID]).encode()
+            return next((f for f in there if _parquet_id(f) == wanted), None)
+        return next((f for f in there if f.name == column.physical_name), None)
+
+    @property
+    def _fields(self) -> dict[str, Field]:
+        return {f.name: f for f in parse_schema(self.schema_string).fields}
+
+    def _vector(self, file: DataFile) -> bytes | None:
+        if file.deletion_vector is None:
+            return None
+        vector = decode_struct(file.deletion_vector, DeletionVector)
+        if (path := vector_path(vector)) is None:
+            return inline_vector(vector)
+        with self._open(path) as opened:
+            opened.seek(known(vector.offset) or 0)
+            return unframed(vector, opened.read(vector.size_in_bytes + FRAME_BYTES))
+
+    def _open(self, path: str, size_bytes: int | None = None) -> pa.NativeFile:
+        place = resolve_readable(path, self.location)
+        if isinstance(place, Inside):
+            location, name = self.location, place.path
+        else:
+            parts = urlsplit(place.url)
+            location = f"{parts.scheme}://{parts.netloc}/"
+            name = unquote(parts.path.lstrip("/"))
+        return open_input(location, name, self.storage_options, size_bytes)
+
+
+def arrow_reader(
+    snapshot: Snapshot, target: pa.Schema, storage_options: Mapping[str, str] | None
+) -> ArrowReader:
+    """Return the reader of a snapshot's files with the Arrow schema `target`."""
+    check_readable(snapshot, Use.ARROW)
+    table, metadata = snapshot.table, snapshot.metadata
+    if table.location.startswith("memory:"):
+        raise ProtocolError(
+            f"{table.name}: Spark's processes can't read {table.location}, which is in "
+            "this process's memory"
+        )
+    return ArrowReader(
+        canonical_location(table.location),
+        metadata.schema_string,
+        tuple(metadata.partition_columns),
+        target,
+        by_id=parse_properties(metadata).column_mapping_mode == "id",
+        storage_options=storage_options or {},
+    )
+
+
+def check_readable(snapshot: Snapshot, use: Use) -> None:
+    """Raise `ProtocolError` if the table has a reader feature unsupported for `use`."""
+    protocol, name = snapshot.protocol, snapshot.table.name
+    readers = {*(known(protocol.reader_features) or ())}
+    odd = sorted(readers - features_for(use))
+    if odd or protocol.min_reader_version > 3:
+        needs = ", ".join(odd) or f"reader version {protocol.min_reader_version}"
+        how = "Spark" if use is Use.SPARK else "Arrow"
+        raise ProtocolError(
+            f"{name}: the table can't be read with {how}, because it needs {needs}"
+        )
+
+
+def _parquet_id(child: pa.Field) -> bytes | None:
+    return (child.metadata or {}).get(_PARQUET_ID)
+
+
+def _taken(rows: pa.RecordBatch, kept: "array[int]") -> pa.RecordBatch:
+    """Return the rows at the indexes `kept`."""
+    if len(kept) == rows.num_rows:
+        return rows
+    buffers = [None, pa.py_buffer(kept)]
+    return rows.take(pa.Array.from_buffers(pa.uint64(), len(kept), buffers))
+
+
+def _outer(array: Any, target: pa.DataType, inner: pa.Array) -> pa.Array:
+    """Return the list or map `array` with the items `inner`."""
+    validity, offsets = array.buffers()[:2]
+    return pa.Array.from_buffers(
+        target, len(array), [validity, offsets], offset=array.offset, children=[inner]
+    )

@@ -1,0 +1,232 @@
+"""The rows of data files as a DataFrame.
+
+Spark's Parquet reader reads a list of files that SQL has planned. Partition values come
+from folder names if these agree with the log, and otherwise from the log, looked up by
+the path of each row's file. Files with deletion vectors, and files that Spark can't
+reach, are read by pyarrow on the executors.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, reduce
+from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
+from pyspark.sql.types import StringType, StructField, StructType
+
+from delkalakedb.catalog import Snapshot
+from delkalakedb.errors import DeltaError
+from delkalakedb.model.rules.features import Use
+from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.spark.reader.arrow_files import (
+    FILE_COLUMNS,
+    arrow_reader,
+    check_readable,
+)
+from delkalakedb.spark.reader.layout import (
+    LISTS,
+    Partition,
+    attach,
+    is_hidden,
+    is_verbatim,
+    literals,
+    partitions_in,
+    schemes_of,
+    told_by_folders,
+    uris_of,
+    write_list,
+)
+from delkalakedb.spark.schemas import arrow_schema, physical_type, quoted, spark_schema
+from delkalakedb.spark.session import can_reach, spark_url
+from delkalakedb.storage import canonical_location
+
+__all__ = ["FILE_COLUMN", "LIST_COLUMNS", "frame"]
+
+FILE_COLUMN = "__dk_file"
+# the columns of `Snapshot.files` that `frame` needs
+LIST_COLUMNS = (*FILE_COLUMNS, "modification_time_ms")
+# scans; with more distinct partition values, one scan is joined with the log
+_SCANS = 32
+_TASKS = 16
+_TASK_BYTES = 64 * 1024 * 1024
+# CORRECTED, because other writers use no dates of the Julian calendar
+_OPTIONS = {
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "mergeSchema": "false",
+}
+
+
+def frame(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    files: pa.Table,
+    *,
+    tagged: bool = False,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return the rows of `files` in the table's schema.
+
+    Args:
+        spark: the Spark session.
+        snapshot: the version that has the files.
+        files: a list of files with at least `LIST_COLUMNS`.
+        tagged: whether to add `FILE_COLUMN`, the path of each row's file in the log.
+        columns: the columns to read; by default all.
+        storage_options: the options of the object store, for files that Spark can't
+            reach.
+    """
+    wanted = None if columns is None else list(columns)
+    frames = _Frames(spark, snapshot, tagged, wanted, storage_options)
+    parts = list(frames.parts(files))
+    if not parts:
+        return spark.createDataFrame([], frames.schema)
+    return reduce(lambda left, right: left.unionAll(right), parts)
+
+
+class _Frames:
+    """The DataFrames of one version."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        snapshot: Snapshot,
+        tagged: bool,
+        columns: list[str] | None,
+        storage_options: Mapping[str, str] | None,
+    ) -> None:
+        check_readable(snapshot, Use.SPARK)
+        self._spark = spark
+        self._snapshot = snapshot
+        self._tagged = tagged
+        self._columns = spark_schema(snapshot.metadata, columns)
+        self._storage_options = storage_options
+        self._root = spark_url(canonical_location(snapshot.table.location))
+
+    @property
+    def schema(self) -> StructType:
+        """The schema of the DataFrames."""
+        tag = [StructField(FILE_COLUMN, StringType())] if self._tagged else []
+        return StructType([*self._columns.fields, *tag])
+
+    def parts(self, files: pa.Table) -> Iterator[DataFrame]:
+        """Yield DataFrames of files that Spark reads, and one of all other files."""
+        odd = self._odd(files)
+        if (native := files.filter(pc.invert(odd))).num_rows:
+            yield from self._native(native)
+        if (rest := files.filter(odd)).num_rows:
+            yield self._arrow(rest)
+
+    def _odd(self, files: pa.Table) -> pa.ChunkedArray:
+        """Return which files Spark's Parquet reader can't read correctly."""
+        mode = parse_properties(self._snapshot.metadata).column_mapping_mode
+        if mode == "id" or not can_reach(self._spark, self._root):
+            return pa.chunked_array([pa.repeat(True, files.num_rows)])
+        paths = files["path"]
+        odd = pc.or_(pc.is_valid(files["deletion_vector"]), is_hidden(paths))
+        for scheme in schemes_of(paths):
+            if not can_reach(self._spark, scheme):
+                odd = pc.or_(odd, pc.starts_with(paths, scheme))
+        return odd
+
+    @cached_property
+    def _partitions(self) -> list[Partition]:
+        """All partition columns, whether they are read or not."""
+        return partitions_in(self._snapshot.metadata)
+
+    @cached_property
+    def _wanted(self) -> list[Partition]:
+        names = self._columns.names
+        return [p for p in self._partitions if p.field.name in names]
+
+    def _native(self, files: pa.Table) -> Iterator[DataFrame]:
+        if not self._wanted:
+            yield self._scanned(files)
+            return
+        told = told_by_folders(self._root, self._partitions, files)
+        if (some := files.filter(told)).num_rows:
+            yield self._scanned(some, told=True)
+        if (rest := files.filter(pc.invert(told))).num_rows:
+            yield from self._from_log(rest)
+
+    def _from_log(self, files: pa.Table) -> Iterator[DataFrame]:
+        texts = files["partition_values"]
+        distinct = texts.unique().to_pylist()
+        if len(distinct) > _SCANS:
+            yield self._scanned(files, looked_up=self._wanted)
+            return
+        for text in distinct:
+            alike = files.filter(pc.equal(texts, text))
+            yield self._scanned(alike, values=literals(self._wanted, text))
+
+    def _scanned(
+        self,
+        files: pa.Table,
+        *,
+        told: bool = False,
+        values: Mapping[str, Column] = MappingProxyType({}),
+        looked_up: Sequence[Partition] = (),
+    ) -> DataFrame:
+        """Return the rows of `files` with their partition values.
+
+        The values come from folder names (`told`), from `values`, or from a join with
+        the log (`looked_up`).
+        """
+        uris = uris_of(self._root, files["path"])
+        rows = self._scan(uris, files, told)
+        plain = bool(pc.all(is_verbatim(files["path"])).as_py())
+        if looked_up or (self._tagged and not plain):
+            found = attach(self._spark, rows, uris, files, looked_up)
+            rows, tag, values = found.rows, found.path, {**values, **found.partitions}
+        else:
+            name = rows.metadataColumn("_metadata")["file_path"]
+            tag = sf.substr(name, sf.lit(len(self._root) + 2))
+        columns = [
+            values[f.name].alias(f.name, metadata=f.metadata)
+            if f.name in values
+            else self._stored(f)
+            for f in self._columns
+        ]
+        return rows.select(*columns, *[tag.alias(FILE_COLUMN)] * self._tagged)
+
+    def _scan(self, uris: pa.ChunkedArray, files: pa.Table, told: bool) -> DataFrame:
+        """Return the columns stored in data files, under their physical names."""
+        values = set() if told else {p.field.name for p in self._partitions}
+        stored = [f for f in self._columns if f.name not in values]
+        metadata = self._snapshot.metadata
+        schema = StructType([physical_type(metadata, f) for f in stored])
+        place = write_list(self._spark, uris, files, self._storage_options)
+        reader = self._spark.read.schema(schema).options(**_OPTIONS)
+        # Without this option, Spark finds no rows in a list without partitions.
+        reader = reader.option("recursiveFileLookup", str(not told).lower())
+        try:
+            rows = reader.parquet(place)
+            rows.schema  # noqa: B018 - a Connect server checks the path only now
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            raise DeltaError(
+                f"Spark can't read the list of files in {place}; set {LISTS} to a "
+                "folder that this process and the Connect server both reach"
+            ) from error
+        return rows
+
+    def _arrow(self, files: pa.Table) -> DataFrame:
+        target = arrow_schema(self.schema)
+        reader = arrow_reader(self._snapshot, target, self._storage_options)
+        reader = replace(reader, file_column=FILE_COLUMN if self._tagged else None)
+        listed = self._spark.createDataFrame(files.select(FILE_COLUMNS))
+        bytes_ = pc.sum(files["size_bytes"]).as_py()
+        tasks = min(files.num_rows, max(_TASKS, bytes_ // _TASK_BYTES))
+        return listed.repartition(tasks).mapInArrow(reader.read_listed, self.schema)
+
+    def _stored(self, column: StructField) -> Column:
+        stored = physical_type(self._snapshot.metadata, column)
+        found = sf.col(quoted(stored.name))
+        if stored.dataType != column.dataType:
+            found = found.cast(column.dataType)
+        return found.alias(column.name, metadata=column.metadata)

@@ -1,0 +1,353 @@
+"""The reader of the Python data source `deltasql`, which returns Arrow batches."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import reduce
+from operator import and_, eq, ge, gt, le, lt, ne, or_
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from delkalakedb.catalog import Catalog, Snapshot, connect
+from delkalakedb.errors import DeltaError, PredicateError, SchemaMismatchError, UriError
+from delkalakedb.model.predicate.predicate import (
+    And,
+    Comparison,
+    In,
+    IsNotNull,
+    IsNull,
+    Nothing,
+    Op,
+    Or,
+    Predicate,
+    parse_predicate,
+)
+from delkalakedb.model.schema.schema import Column, parse_schema
+from delkalakedb.model.stats.values import FLOATING, Kind, Value, kind_of
+from delkalakedb.settings import OPTIONS, Uri, parse_uri, require_table
+from delkalakedb.spark.reader.arrow_files import (
+    FILE_COLUMNS,
+    ArrowReader,
+    DataFile,
+    arrow_reader,
+    data_files,
+)
+from delkalakedb.spark.reader.table_version import load_snapshot
+from delkalakedb.spark.schemas import arrow_schema, spark_schema
+from delkalakedb.storage import is_secret
+
+__all__ = [
+    "READ_OPTIONS",
+    "BatchReader",
+    "FilesPartition",
+    "SourceOptions",
+    "columns_of",
+    "load_schema",
+    "row_filter",
+    "table_reader",
+    "tasks_of",
+]
+
+
+_COMPARE = {Op.EQ: eq, Op.NE: ne, Op.LT: lt, Op.LE: le, Op.GT: gt, Op.GE: ge}
+_TIMES = {
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_TRUE, _FALSE = pc.scalar(True), pc.scalar(False)
+
+
+def row_filter(predicate: Predicate) -> pc.Expression:
+    """Return the pyarrow expression that selects the rows matching `predicate`.
+
+    Raises:
+        PredicateError: `predicate` has a part that only Spark can evaluate.
+    """
+    match predicate:
+        case And(parts):
+            return reduce(and_, map(row_filter, parts), _TRUE)
+        case Or(parts):
+            return reduce(or_, map(row_filter, parts), _FALSE)
+        case Comparison(column, op, value):
+            return _compare(column, op, value)
+        case In(column, values):
+            same = (_compare(column, Op.EQ, value) for value in values)
+            return reduce(or_, same, _FALSE)
+        case IsNull(column):
+            return pc.field(*column.path).is_null()
+        case IsNotNull(column):
+            return pc.field(*column.path).is_valid()
+        case Nothing():
+            return _FALSE
+        case _:
+            raise PredicateError(
+                "only Spark can evaluate a part of the filter; give the filter to the "
+                "DataFrame's where(), or read with delkalakedb.spark.read(where=...)"
+            )
+
+
+def columns_of(predicate: Predicate) -> Iterator[Column]:
+    """Yield the columns that `predicate` compares."""
+    if isinstance(predicate, And | Or):
+        for part in predicate.parts:
+            yield from columns_of(part)
+    elif isinstance(predicate, Comparison | In | IsNull | IsNotNull):
+        yield predicate.column
+
+
+def _compare(column: Column, op: Op, value: Value) -> pc.Expression:
+    found = pc.field(*column.path)
+    compared: pc.Expression = _COMPARE[op](found, _scalar(column, value))
+    # Spark sorts NaN above all other values.
+    above = column.type in FLOATING and op in (Op.GT, Op.GE)
+    return compared | pc.is_nan(found) if above else compared
+
+
+def _scalar(column: Column, value: Any) -> pa.Scalar:
+    if column.type in _TIMES and isinstance(value, int):
+        days = column.type == "date"
+        number = pa.scalar(value, pa.int32() if days else pa.int64())
+        return number.cast(_TIMES[column.type])
+    if column.type == "boolean":
+        return pa.scalar(bool(value))
+    if kind_of(column.type) is Kind.TEXT:
+        return pa.scalar(str(value))
+    if column.type in FLOATING:
+        return pa.scalar(float(value))
+    if column.type.startswith("decimal"):
+        return pa.scalar(Decimal(value))
+    if isinstance(value, int) and value.bit_length() < 64:
+        return pa.scalar(value)
+    raise PredicateError(
+        f"column {'.'.join(column.path)} can't be compared with {value!r}"
+    )
+
+
+_STORAGE = "storage."
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_SHOWN = "Spark shows a data source's options in its plans"
+# for reads and streams, because `schema` can't tell which one it is called for
+READ_OPTIONS = (
+    "columns",
+    "ignoreDeletes",
+    "maxFilesPerTrigger",
+    "skipChangeCommits",
+    "startingVersion",
+    "timestampAsOf",
+    "versionAsOf",
+    "where",
+)
+# bytes of a task; opening a file counts as reading `_OPEN_BYTES`
+_TASK_BYTES = 32 * 1024 * 1024
+_OPEN_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The options of a read, write or stream of the data source.
+
+    Spark shows these options in its plans, so secrets in them are refused.
+
+    Args:
+        given: the values by lower-case names.
+        known: the names that are allowed, besides those of the object store.
+    """
+
+    given: Mapping[str, str] = field(repr=False)
+    known: Sequence[str]
+
+    def __post_init__(self) -> None:
+        known = {"path", *map(str.lower, self.known)}
+        for name, text in self.given.items():
+            if _is_secret(name, text) and not _VARIABLE.fullmatch(text):
+                raise DeltaError(
+                    f"option {name}: {_SHOWN}: write ${{VAR}} for its value, set where "
+                    "the driver was started, or use delkalakedb.spark.read and write"
+                )
+            # Ignoring an unknown option such as `replaceWhere` could destroy data.
+            if name not in known and not name.startswith(_STORAGE):
+                raise DeltaError(
+                    f"option {name} isn't one of {', '.join(self.known)} or storage.*;"
+                    " delkalakedb.spark.read and write have more options"
+                )
+
+    def get(self, name: str) -> str | None:
+        """Return the text of an option; case doesn't matter in its name."""
+        return self.given.get(name.lower())
+
+    def flag(self, name: str) -> bool:
+        """Return an option that is true or false, by default false."""
+        text = (self.get(name) or "false").lower()
+        if text not in ("true", "false"):
+            raise DeltaError(f"option {name} must be true or false, not {text!r}")
+        return text == "true"
+
+    def number(self, name: str) -> int | None:
+        """Return an option that is a whole number of at least 0."""
+        text = self.get(name)
+        if text is not None and not re.fullmatch(r"[0-9]{1,18}", text):
+            raise DeltaError(f"option {name} must be a whole number, not {text!r}")
+        return None if text is None else int(text)
+
+    @property
+    def columns(self) -> list[str] | None:
+        """The names of the columns to read, given as JSON or with commas."""
+        text = self.get("columns")
+        if text is None:
+            return None
+        if text.lstrip().startswith("["):
+            return [str(name) for name in json.loads(text)]
+        return [name.strip() for name in text.split(",")]
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """The options of the object store, with `${VAR}` expanded."""
+        return {
+            name.removeprefix(_STORAGE): _VARIABLE.sub(_variable, text)
+            for name, text in self.given.items()
+            if name.startswith(_STORAGE)
+        }
+
+    @property
+    def uri(self) -> Uri:
+        """The table's URI, which must hold no credentials."""
+        text = self.get("path")
+        if text is None:
+            raise UriError("no table; give its deltasql:// URI to load() or save()")
+        uri = parse_uri(text)
+        secrets = {uri.password, *(v for n, v in uri.options if OPTIONS[n].secret)}
+        if secrets - {None} - {os.environ.get(n) for n in _VARIABLE.findall(text)}:
+            raise UriError(
+                f"{uri}: {_SHOWN}: write the password as ${{VAR}}, or set "
+                "DELKALAKEDB_SQL__PASSWORD, where the driver was started"
+            )
+        return uri
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[Catalog, str]]:
+        """Open the catalog briefly, and return it with the table's name."""
+        uri = self.uri
+        name = require_table(uri)
+        with connect(uri) as catalog:
+            yield catalog, name
+
+    @contextmanager
+    def snapshot(self, version: int | None = None) -> Iterator[Snapshot]:
+        """Open the table at `version`, or at the version in the options."""
+        with self.opened() as (catalog, name):
+            if version is None:
+                version = self.number("versionAsOf")
+            moment = self.get("timestampAsOf") if version is None else None
+            yield load_snapshot(catalog, name, version, moment)
+
+    def predicate(self, snapshot: Snapshot) -> Predicate | None:
+        """Return the option `where` as a predicate on the table."""
+        text = self.get("where")
+        if text is None:
+            return None
+        return parse_predicate(text, parse_schema(snapshot.metadata.schema_string))
+
+
+@dataclass
+class FilesPartition(InputPartition):
+    """The files that one task reads."""
+
+    files: list[DataFile]
+
+
+def load_schema(options: Mapping[str, str]) -> tuple[int, StructType]:
+    """Return the version that `options` select, and the columns to read."""
+    source = SourceOptions(dict(options), READ_OPTIONS)
+    with source.snapshot() as snapshot:
+        if (where := source.predicate(snapshot)) is not None:
+            row_filter(where)
+        return snapshot.version, spark_schema(snapshot.metadata, source.columns)
+
+
+class BatchReader(DataSourceReader):
+    """The reader of the files of one version."""
+
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, version: int | None
+    ) -> None:
+        self._options = SourceOptions(dict(options), READ_OPTIONS)
+        self._names = schema.names
+        with self._options.snapshot(version) as snapshot:
+            self._version = snapshot.version
+            self._where = self._options.predicate(snapshot)
+            self._reader = table_reader(
+                snapshot, schema, self._where, self._options.storage_options
+            )
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the files that may hold matching rows, grouped by task."""
+        with self._options.snapshot(self._version) as snapshot:
+            files = snapshot.files(self._where, columns=FILE_COLUMNS)
+            return tasks_of(data_files(files.read_all()))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task's files."""
+        # For an empty table Spark runs one task without files.
+        files = partition.files if isinstance(partition, FilesPartition) else ()
+        for batch in self._reader.read(files):
+            yield batch.select(self._names)
+
+
+def table_reader(
+    snapshot: Snapshot,
+    schema: StructType,
+    where: Predicate | None,
+    storage_options: Mapping[str, str],
+) -> ArrowReader:
+    """Return the reader of the columns of `schema` and of the filter `where`."""
+    there = spark_schema(snapshot.metadata, schema.names)
+    for given, column in zip(schema, there, strict=True):
+        if given.simpleString() != column.simpleString():
+            raise SchemaMismatchError(
+                f"the column {column.simpleString()} can't be read as "
+                f"{given.simpleString()}"
+            )
+    if where is None:
+        return arrow_reader(snapshot, arrow_schema(schema), storage_options)
+    seen = {column.path[0] for column in columns_of(where)} - {*schema.names}
+    more = spark_schema(snapshot.metadata, sorted(seen))
+    wider = StructType([*schema.fields, *more.fields])
+    reader = arrow_reader(snapshot, arrow_schema(wider), storage_options)
+    return replace(reader, condition=row_filter(where))
+
+
+def tasks_of(files: Sequence[DataFile]) -> list[InputPartition]:
+    """Group `files` into tasks of about equal size."""
+    tasks: list[InputPartition] = []
+    together: list[DataFile] = []
+    size_bytes = 0
+    for file in files:
+        cost_bytes = file.size_bytes + _OPEN_BYTES
+        if together and size_bytes + cost_bytes > _TASK_BYTES:
+            tasks.append(FilesPartition(together))
+            together, size_bytes = [], 0
+        together.append(file)
+        size_bytes += cost_bytes
+    return [*tasks, FilesPartition(together)] if together else tasks
+
+
+def _is_secret(name: str, text: str) -> bool:
+    """Return whether an option holds a secret of the object store."""
+    in_text = text if name.startswith(_STORAGE) else ""
+    return name != "path" and is_secret(name, in_text)
+
+
+def _variable(found: re.Match[str]) -> str:
+    value = os.environ.get(found[1])
+    if value is None:
+        raise DeltaError(f"the environment variable {found[1]} isn't set")
+    return value

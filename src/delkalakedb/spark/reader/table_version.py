@@ -1,0 +1,328 @@
+"""A version of a table as Spark reads it, and as operations replace its files."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
+from pyspark.sql.types import DataType, IntegerType, StructField, StructType
+from pyspark.storagelevel import StorageLevel
+
+from delkalakedb.catalog import Catalog, Snapshot, open_catalog
+from delkalakedb.catalog.read import ADD_COLUMNS, add_from_row
+from delkalakedb.errors import DeltaError, PredicateError
+from delkalakedb.model.actions import Add, Metadata, known
+from delkalakedb.model.predicate.predicate import Anything, Predicate
+from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.model.schema.schema import Schema, parse_schema
+from delkalakedb.model.times import parse_utc, to_ms
+from delkalakedb.settings import parse_uri, require_table
+from delkalakedb.spark.reader.frame import LIST_COLUMNS, frame
+from delkalakedb.spark.reader.layout import partitions_in
+from delkalakedb.spark.schemas import quoted, spark_schema
+from delkalakedb.spark.session import check_spark
+
+__all__ = [
+    "Condition",
+    "Files",
+    "Target",
+    "column_of",
+    "is_plain",
+    "is_utc",
+    "kept",
+    "load_snapshot",
+    "pruning",
+    "read",
+    "read_snapshot",
+    "text_of",
+]
+
+
+Condition = str | Column
+# the alias of a table without one
+_ALIAS = "__dk_target"
+_INDEX = "__dk_index"
+_UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
+
+
+@dataclass(frozen=True)
+class Files:
+    """A list of data files, as `Snapshot.files` returns it."""
+
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def only(self, paths: Collection[str]) -> "Files":
+        """Return the files at `paths`."""
+        wanted = pa.array(paths, pa.string())
+        return Files(self.table.filter(pc.is_in(self.table["path"], wanted)))
+
+    @cached_property
+    def adds(self) -> list[Add]:
+        """The add actions of the files."""
+        columns = (self.table[name].to_pylist() for name in ADD_COLUMNS)
+        return [add_from_row(row) for row in zip(*columns, strict=True)]
+
+    @property
+    def size_bytes(self) -> int:
+        """The total size of the files."""
+        return int(pc.sum(self.table["size_bytes"]).as_py() or 0)
+
+    @property
+    def num_vectors(self) -> int:
+        """The number of files with a deletion vector."""
+        return len(self) - int(self.table["deletion_vector"].null_count)
+
+    @cached_property
+    def rows(self) -> dict[str, int | None]:
+        """The number of live rows by path, or None for a file without statistics."""
+        counts = self.table["num_records"].to_pylist()
+        return {
+            add.path: None if count is None else count - _deleted(add)
+            for add, count in zip(self.adds, counts, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class Target:
+    """A version of a table that an operation reads and replaces files of."""
+
+    spark: SparkSession
+    snapshot: Snapshot
+    alias: str | None = None
+    storage_options: Mapping[str, str] | None = None
+
+    @property
+    def metadata(self) -> Metadata:
+        """The table's metadata."""
+        return self.snapshot.metadata
+
+    @property
+    def schema(self) -> Schema:
+        """The table's schema."""
+        return parse_schema(self.metadata.schema_string)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns, quoted for Spark's expressions."""
+        return [quoted(field.name) for field in self.schema.fields]
+
+    @property
+    def changes_wanted(self) -> bool:
+        """Whether the table has a change data feed."""
+        return parse_properties(self.metadata).enable_change_data_feed
+
+    def check_removable(self) -> None:
+        """Raise `DeltaError` if the table is append-only."""
+        if parse_properties(self.metadata).append_only:
+            raise DeltaError(
+                f"{self.snapshot.table.name}: rows can't be updated or deleted: the "
+                "table is append-only (delta.appendOnly)"
+            )
+
+    def files(self, where: Predicate) -> Files:
+        """Return the files that may hold a row that matches `where`."""
+        return Files(self.snapshot.files(where).read_all())
+
+    def frame(self, files: Files, *, tagged: bool = False) -> DataFrame:
+        """Return the rows of `files` under the table's alias."""
+        rows = frame(
+            self.spark,
+            self.snapshot,
+            files.table,
+            tagged=tagged,
+            storage_options=self.storage_options,
+        )
+        return rows.alias(self.alias or _ALIAS)
+
+    def column(self, name: str) -> Column:
+        """Return a column of the table, qualified by the table's alias."""
+        return sf.col(f"{quoted(self.alias or _ALIAS)}.{quoted(name)}")
+
+    def type_of(self, other: DataFrame | None = None) -> Callable[[Column], DataType]:
+        """Return a function that tells the type of an expression over the table.
+
+        The expression may also use the columns of `other`.
+        """
+        rows = self.spark.createDataFrame([], spark_schema(self.metadata))
+        rows = rows.alias(self.alias or _ALIAS)
+        joined = rows if other is None else rows.crossJoin(other)
+        return lambda column: joined.select(column).schema[0].dataType
+
+    def decided(self, files: Files, condition: Condition) -> Files | None:
+        """Return the files whose rows all match, or None if rows must be read.
+
+        Partition values alone decide if `condition` uses only partition columns.
+        """
+        partitions = partitions_in(self.metadata)
+        fields = [StructField(p.field.name, p.type) for p in partitions]
+        if not fields or not self._is_over(fields, condition):
+            return None
+        texts = files.table["partition_values"]
+        distinct = texts.unique().to_pylist()
+        rows = [(i, *(p.value(t) for p in partitions)) for i, t in enumerate(distinct)]
+        schema = StructType([StructField(_INDEX, IntegerType()), *fields])
+        values = self.spark.createDataFrame(rows, schema).alias(self.alias or _ALIAS)
+        found = values.filter(column_of(condition)).select(_INDEX).collect()
+        wanted = pa.array([distinct[i] for (i,) in found], pa.string())
+        return Files(files.table.filter(pc.is_in(texts, wanted)))
+
+    def _is_over(self, fields: Sequence[StructField], condition: Condition) -> bool:
+        """Return whether Spark can evaluate `condition` with `fields` alone."""
+        if _names_others({field.name.lower() for field in fields}, condition):
+            return False
+        empty = self.spark.createDataFrame([], StructType(list(fields)))
+        try:
+            _ = empty.alias(self.alias or _ALIAS).filter(column_of(condition)).schema
+        except AnalysisException:
+            return False
+        return True
+
+
+def column_of(condition: Condition) -> Column:
+    """Return `condition`, which may be SQL, as a Column."""
+    return sf.expr(condition) if isinstance(condition, str) else condition
+
+
+def text_of(condition: Condition) -> str:
+    """Return `condition` as the table's history shows it."""
+    if isinstance(condition, str):
+        return condition
+    return str(condition).removeprefix("Column<'").removesuffix("'>")
+
+
+def pruning(condition: Condition | None, target: Target) -> Predicate:
+    """Return a predicate that holds for all rows that match `condition`.
+
+    The predicate is `Anything` for a Column, which can't be parsed, and for text that
+    Spark's SQL reads differently: double quotes enclose literals there, and backslashes
+    escape.
+    """
+    if not isinstance(condition, str) or not is_plain(condition):
+        return Anything()
+    # imported here, because sqlglot is slow to import
+    from delkalakedb.model.predicate.merge_condition import without_alias
+    from delkalakedb.model.predicate.sql import parse_condition, predicate_of
+
+    try:
+        tree = without_alias(parse_condition(condition), target.alias)
+        found = predicate_of(tree, target.schema)
+    except (PredicateError, RecursionError):
+        return Anything()
+    return found if is_utc(target) else Anything()
+
+
+def is_plain(condition: str) -> bool:
+    """Return whether the catalog and Spark parse the text `condition` alike."""
+    return not set('"\\') & set(condition)
+
+
+def _names_others(names: set[str], condition: Condition) -> bool:
+    """Return whether `condition` surely uses columns besides `names`."""
+    if not isinstance(condition, str) or not is_plain(condition):
+        return False
+    from delkalakedb.model.predicate.merge_condition import named_columns
+
+    try:
+        return any(name.lower() not in names for name in named_columns(condition))
+    except PredicateError:
+        return False
+
+
+@contextmanager
+def kept(rows: DataFrame) -> Iterator[None]:
+    """Cache `rows` while the context lasts, unless `rows` are cached already."""
+    level = rows.storageLevel
+    if level.useMemory or level.useDisk:
+        yield
+        return
+    rows.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield
+    finally:
+        rows.unpersist()
+
+
+def is_utc(target: Target) -> bool:
+    """Return whether Spark and the catalog read times without a zone alike."""
+    if all(leaf.type != "timestamp" for leaf in target.schema.leaves()):
+        return True
+    return target.spark.conf.get("spark.sql.session.timeZone") in _UTC
+
+
+def _deleted(add: Add) -> int:
+    vector = known(add.deletion_vector)
+    return vector.cardinality if vector else 0
+
+
+def read(
+    spark: SparkSession,
+    uri: str,
+    where: str | Column | None = None,
+    version: int | None = None,
+    timestamp: str | datetime | date | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return the rows of a table at one version, at which the DataFrame stays.
+
+    Args:
+        spark: the Spark session.
+        uri: the table's `deltasql://` URI.
+        where: a filter of the rows. The catalog skips files by a text in Spark's SQL,
+            but not by a Column.
+        version: the version; by default the latest.
+        timestamp: selects the newest version up to this time, which is in UTC unless it
+            names a zone.
+        columns: the columns to return, in this order.
+        storage_options: the options of the object store, for files that Spark can't
+            reach.
+    """
+    check_spark(spark)
+    parsed = parse_uri(uri)
+    name = require_table(parsed)
+    snapshot = load_snapshot(open_catalog(parsed), name, version, timestamp)
+    return read_snapshot(spark, snapshot, where, columns, storage_options)
+
+
+def read_snapshot(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    where: str | Column | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return the rows of `snapshot` that match `where`."""
+    predicate = None if where is None else pruning(where, Target(spark, snapshot))
+    files = snapshot.files(predicate, columns=LIST_COLUMNS).read_all()
+    if where is None:
+        return frame(
+            spark, snapshot, files, columns=columns, storage_options=storage_options
+        )
+    rows = frame(spark, snapshot, files, storage_options=storage_options)
+    # again, because a file may also hold rows that don't match
+    matching = rows.filter(where)
+    return matching if columns is None else matching.select(*map(quoted, columns))
+
+
+def load_snapshot(
+    catalog: Catalog,
+    name: str,
+    version: int | None = None,
+    timestamp: str | datetime | date | None = None,
+) -> Snapshot:
+    """Return the table `name` at a version or a time, by default the latest."""
+    try:
+        at_ms = None if timestamp is None else to_ms(parse_utc(str(timestamp)))
+    except ValueError as error:
+        raise DeltaError(
+            f"timestamp {str(timestamp)!r} isn't a time like 2026-01-31T12:30:00Z"
+        ) from error
+    return catalog.snapshot(name, version, timestamp_ms=at_ms)

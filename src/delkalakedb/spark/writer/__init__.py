@@ -1,0 +1,28 @@
+"""DataFrames written as data files, and the data source's sink."""
+
+from typing import TYPE_CHECKING
+
+from delkalakedb.doors import door
+
+if TYPE_CHECKING:
+    from delkalakedb.spark.writer.checks import *
+    from delkalakedb.spark.writer.data_files import *
+    from delkalakedb.spark.writer.evolution import *
+    from delkalakedb.spark.writer.placement import *
+    from delkalakedb.spark.writer.sink import *
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            "checks": "finished generated_columns required",
+            "data_files": (
+                "CHANGE_TYPE Output Timer commit_info output_metrics write_files"
+            ),
+            "evolution": (
+                "assigned_columns by_name evolved_metadata "
+                "evolved_protocol fitted plain_schema"
+            ),
+            "placement": "SETTING is_dynamic partitions_of",
+            "sink": "BatchWriter StreamWriter",
+        },
+    )

@@ -1,0 +1,448 @@
+"""Write DataFrames as data files, and make the commit that adds those files."""
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count, groupby, pairwise
+from operator import itemgetter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any, Self, TypeVar
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from delkalakedb.catalog.engine import CLIENT
+from delkalakedb.clock import now_ms
+from delkalakedb.errors import StorageError
+from delkalakedb.model.actions import Action, Add, Cdc, CommitInfo, Metadata, known
+from delkalakedb.model.new_actions import NewFile, new_commit_info
+from delkalakedb.model.rules.protocol import check_writable
+from delkalakedb.model.schema.schema import Column
+from delkalakedb.model.stats.footer import file_stats
+from delkalakedb.model.stats.stats import measured_columns, parse_stats
+from delkalakedb.model.stats.values import FLOATING
+from delkalakedb.spark.reader import Target
+from delkalakedb.spark.schemas import (
+    file_schema,
+    is_mapped,
+    physical_columns,
+    physical_schema,
+)
+from delkalakedb.spark.writer.checks import violations_explained
+from delkalakedb.spark.writer.evolution import evolved_protocol
+from delkalakedb.spark.writer.placement import Places, places_of
+from delkalakedb.storage import open_store
+from delkalakedb.write import private_folder, removed, table_files
+from delkalakedb.write.engines import Work
+
+__all__ = [
+    "CHANGE_TYPE",
+    "Output",
+    "Timer",
+    "Upload",
+    "commit_info",
+    "grouped",
+    "new_file",
+    "output_metrics",
+    "write_files",
+]
+
+T = TypeVar("T")
+CHANGE_TYPE = "_change_type"
+_CHANGES = "_change_data"
+
+# the rows that tasks of `Upload` return, one for each file
+_UPLOADED = pa.schema(
+    [
+        ("path", pa.string()),
+        ("partition_values", pa.string()),
+        ("size", pa.int64()),
+        ("modified_ms", pa.int64()),
+        ("stats", pa.string()),
+    ]
+)
+# bytes in memory; the default row group of Hadoop's Parquet writer
+_GROUP_BYTES = 128 * 1024 * 1024
+_Run = tuple[tuple[str, ...], pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The function that writes the rows of one task, sorted by partition, to a store.
+
+    Args:
+        location: the table's location.
+        options: the options of the table's object store.
+        places: the places of the table's files.
+        measured: the columns that get statistics.
+        physical: the schema with the field ids of column mapping, if the table has any.
+        write_id: a text that is part of the names of all files.
+    """
+
+    location: str
+    options: Mapping[str, str] = field(repr=False)
+    places: Places
+    measured: Sequence[Column]
+    physical: StructType | None
+    write_id: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write `batches` as data files, and yield one row of `_UPLOADED` a file."""
+        store = open_store(self.location, self.options)
+        attempt, rows = uuid4().hex[:8], list[dict[str, Any]]()
+        try:
+            with TemporaryDirectory(prefix="delkalakedb-", dir=_scratch()) as folder:
+                for texts, runs in groupby(self._runs(batches), itemgetter(0)):
+                    name = f"part-{len(rows):05d}-{self.write_id}-{attempt}.parquet"
+                    path, values = self.places.place(name, texts)
+                    local = Path(folder, name)
+                    stats = self._write(local, (batch for _, batch in runs))
+                    rows.append(
+                        {
+                            "path": path,
+                            "partition_values": msgspec.json.encode(values).decode(),
+                            "size": local.stat().st_size,
+                            "modified_ms": now_ms(),
+                            "stats": stats,
+                        }
+                    )
+                    store.put_file(path, local)
+                    local.unlink()
+        except BaseException:
+            # Spark retries the task, which then writes files with other names.
+            with suppress(StorageError):
+                store.delete_many(row["path"] for row in rows)
+            raise
+        yield pa.RecordBatch.from_pylist(rows, _UPLOADED)
+
+    def _runs(self, batches: Iterable[pa.RecordBatch]) -> Iterator[_Run]:
+        """Split `batches` into runs of rows in one partition."""
+        count = len(self.places.columns)
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            texts = batch.columns[:count]
+            rest = batch.select(batch.schema.names[count:])
+            starts = [0, *_changes(texts), batch.num_rows]
+            for start, end in pairwise(starts):
+                key = tuple(str(column[start]) for column in texts)
+                yield key, rest.slice(start, end - start)
+
+    def _write(self, path: Path, batches: Iterable[pa.RecordBatch]) -> str:
+        with_nan: set[tuple[str, ...]] = set()
+        writer = None
+        for table in grouped(batches):
+            table = table.cast(file_schema(table.schema, self.physical))
+            with_nan |= set(self._columns_with_nan(table))
+            if writer is None:
+                writer = pq.ParquetWriter(path, table.schema, store_schema=False)
+            writer.write_table(table)
+        assert writer is not None
+        writer.close()
+        return file_stats(pq.read_metadata(path), self.measured, with_nan)
+
+    def _columns_with_nan(self, table: pa.Table) -> Iterator[tuple[str, ...]]:
+        for column in self.measured:
+            name, *way = column.physical
+            if column.type in FLOATING and name in table.column_names:
+                values = pc.struct_field(table[name], way) if way else table[name]
+                if pc.any(pc.is_nan(values)).as_py():
+                    yield column.physical
+
+
+def new_file(
+    path: str, partition_values: str, size: int, modified_ms: int, stats: str
+) -> NewFile:
+    """Return the file that a row of `_UPLOADED` describes."""
+    values = msgspec.json.decode(partition_values)
+    return NewFile(path, values, size, modified_ms, stats)
+
+
+def _scratch() -> str | None:
+    """Return a local folder of the executor, which Spark cleans after a killed task."""
+    found = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    return next(filter(os.path.isdir, found), None)
+
+
+def _changes(texts: Sequence[pa.Array]) -> list[int]:
+    """Return the indexes of rows that are in another partition than the row before."""
+    found: set[int] = set()
+    for column in texts:
+        differs = pc.not_equal(column[1:], column[:-1])
+        found.update(i + 1 for i in pc.indices_nonzero(differs).to_pylist())
+    return sorted(found)
+
+
+def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Join `batches` to tables of at least `_GROUP_BYTES`, except the last table."""
+    held: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= _GROUP_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size_bytes = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+# footers that are read concurrently
+_READERS = 8
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+
+_lock = Lock()
+# by session id: the number of current writers, and the setting before the first one
+_settings: dict[int, tuple[int, str]] = {}
+
+
+def write_files(
+    df: DataFrame,
+    location: str,
+    metadata: Metadata,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    below: str = "",
+) -> list[NewFile]:
+    """Write rows as data files that no version refers to yet.
+
+    If a file can't be written, the other new files are deleted.
+
+    Args:
+        df: the rows, in the columns and types of the table's schema.
+        location: the table's location.
+        metadata: the metadata of the version that the files are for.
+        storage_options: the options of the table's object store, which executors get.
+        below: the folder for all files; its files get no statistics.
+    """
+    places = places_of(metadata, below)
+    measured = [] if below else measured_columns(metadata)
+    rows = df.select(*places.texts(), *physical_columns(df.columns, metadata))
+    with violations_explained():
+        if urlsplit(location).scheme == "file":
+            return _write_and_rename(rows, location, places, measured)
+        schema = physical_schema(metadata) if is_mapped(metadata) else None
+        options, write_id = dict(storage_options or {}), str(uuid4())
+        upload = Upload(location, options, places, measured, schema, write_id)
+        return _upload(rows, upload)
+
+
+def _write_and_rename(
+    rows: DataFrame, location: str, places: Places, measured: Sequence[Column]
+) -> list[NewFile]:
+    """Have Spark write `rows` to a private folder, and move the files from there."""
+    with private_folder(table_files(location).ensure_work()) as folder:
+        out = folder / "out"
+        with _timestamps_in_micros(rows.sparkSession):
+            writer = rows.write.partitionBy(*places.text_names)
+            # not as a URL, because Spark doesn't decode percent signs in a path
+            writer.parquet(f"file:{out}")
+        paths = [path for path in out.rglob("part-*") if path.is_file()]
+        describe = partial(_describe, places, measured, out)
+        with ThreadPoolExecutor(_READERS) as pool:
+            files = list(pool.map(describe, paths, count()))
+        described = zip(paths, files, strict=True)
+        moves = [(path, file) for path, file in described if file]
+        _move(moves, Path(unquote(urlsplit(location).path)))
+    return [file for _, file in moves]
+
+
+def _describe(
+    places: Places, measured: Sequence[Column], out: Path, path: Path, number: int
+) -> NewFile | None:
+    footer = pq.read_metadata(path)
+    if not footer.num_rows:
+        return None
+    folders = path.relative_to(out).parts[:-1]
+    texts = [folder.partition("=")[2] for folder in folders]
+    # numbered, because several of Spark's folders may map to one of the table's
+    name = re.sub(r"^part-\d+", f"part-{number:05d}", path.name)
+    final, values = places.place(name, texts)
+    stat, stats = path.stat(), file_stats(footer, measured)
+    return NewFile(final, values, stat.st_size, stat.st_mtime_ns // 1_000_000, stats)
+
+
+def _upload(rows: DataFrame, upload: Upload) -> list[NewFile]:
+    """Have executors write `rows` to the object store."""
+    if names := upload.places.text_names:
+        rows = rows.sortWithinPartitions(*names)
+    try:
+        found = rows.mapInArrow(upload, from_arrow_schema(_UPLOADED)).collect()
+    except BaseException:
+        # Tasks that succeeded before another task failed have left files.
+        with suppress(StorageError):
+            store = open_store(upload.location, upload.options)
+            paths = (file.path for file in store.list(upload.places.below))
+            store.delete_many(path for path in paths if upload.write_id in path)
+        raise
+    return [new_file(**row.asDict()) for row in found]
+
+
+def _move(moves: Sequence[tuple[Path, NewFile]], root: Path) -> None:
+    try:
+        for path, file in moves:
+            target = root / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(path, target)
+    except OSError:
+        for _, file in moves:
+            with suppress(OSError):
+                (root / file.path).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _timestamps_in_micros(session: SparkSession) -> Iterator[None]:
+    """Have Spark write timestamps as microseconds.
+
+    Spark's default, INT96, has no statistics and is deprecated in Parquet. The setting
+    belongs to the session, so the last of several concurrent writers restores it.
+    """
+    key = id(session)
+    with _lock:
+        writers, before = _settings.get(key) or (0, session.conf.get(_TIMESTAMPS) or "")
+        session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+        _settings[key] = (writers + 1, before)
+    try:
+        yield
+    finally:
+        with _lock:
+            writers, before = _settings.pop(key)
+            if writers > 1:
+                _settings[key] = (writers - 1, before)
+            else:
+                session.conf.set(_TIMESTAMPS, before)
+
+
+class Output:
+    """The new files of one operation, which are deleted if the operation fails.
+
+    Args:
+        target: the version of the table that the operation replaces.
+        metadata: the metadata of the new version, if it differs from the target's.
+    """
+
+    def __init__(self, target: Target, metadata: Metadata | None = None) -> None:
+        self._target = target
+        self._metadata = metadata or target.metadata
+        before = target.snapshot.protocol
+        self._protocol = evolved_protocol(before, metadata) if metadata else before
+        self.adds: list[Add] = []
+        self.cdc: list[Cdc] = []
+        self.new_paths: list[str] = []
+
+    def __enter__(self) -> Self:
+        check_writable(self._protocol, self._metadata)
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if error is not None and self.new_paths:
+            target = self._target
+            location = target.snapshot.table.location
+            table_files(location, target.storage_options).discard(self.new_paths)
+
+    def write(self, rows: DataFrame) -> None:
+        """Write `rows` as data files of the table."""
+        self.adds += [file.add() for file in self._write(rows)]
+
+    def write_changes(self, rows: DataFrame) -> None:
+        """Write `rows`, each with its `_change_type`, for the change data feed."""
+        self.cdc += [file.cdc() for file in self._write(rows, below=_CHANGES)]
+
+    def _write(self, rows: DataFrame, below: str = "") -> list[NewFile]:
+        location = self._target.snapshot.table.location
+        options = self._target.storage_options
+        files = write_files(rows, location, self._metadata, options, below=below)
+        self.new_paths += [file.path for file in files]
+        return files
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows in the new data files."""
+        return output_metrics(self.adds)["numOutputRows"]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the new data files in bytes."""
+        return sum(add.size for add in self.adds)
+
+    def work(
+        self,
+        result: T,
+        info: CommitInfo,
+        gone: Iterable[Add] = (),
+        *,
+        rearranged: bool = False,
+    ) -> Work[T]:
+        """Return the commit that adds the new files and removes the files `gone`.
+
+        With `rearranged`, the commit says that it changes no data.
+        """
+        removed_ms, before = now_ms(), self._target.snapshot
+        files: list[Any] = [*(removed(add, removed_ms) for add in gone), *self.adds]
+        if rearranged:
+            files = [msgspec.structs.replace(a, data_change=False) for a in files]
+        changed: list[Action] = []
+        if self._protocol != before.protocol:
+            changed.append(self._protocol)
+        if self._metadata != before.metadata:
+            changed.append(self._metadata)
+        actions = [info, *changed, *files, *self.cdc]
+        return Work(result, [actions], self.new_paths)
+
+
+@dataclass
+class Timer:
+    """The times of an operation's phases, in milliseconds."""
+
+    start: float = field(default_factory=time.monotonic)
+    scan_ms: int = 0
+
+    def scanned(self) -> None:
+        """Note the end of the scan for files to replace."""
+        self.scan_ms = self._passed_ms
+
+    def metrics(self) -> dict[str, int]:
+        """Return the times under Delta's names."""
+        passed_ms = self._passed_ms
+        return {
+            "executionTimeMs": passed_ms,
+            "scanTimeMs": self.scan_ms,
+            "rewriteTimeMs": passed_ms - self.scan_ms,
+        }
+
+    @property
+    def _passed_ms(self) -> int:
+        return int((time.monotonic() - self.start) * 1000)
+
+
+def output_metrics(adds: Sequence[Add]) -> dict[str, int]:
+    """Return the metrics that Delta has for the files of a write."""
+    stats = (parse_stats(known(add.stats)) for add in adds)
+    return {
+        "numFiles": len(adds),
+        "numOutputRows": sum(each.num_records or 0 for each in stats if each),
+        "numOutputBytes": sum(add.size for add in adds),
+    }
+
+
+def commit_info(
+    operation: str, parameters: Mapping[str, Any], metrics: Mapping[str, int]
+) -> CommitInfo:
+    """Return a commitInfo with the metrics as texts, as Delta Spark writes them."""
+    texts = {name: str(number) for name, number in metrics.items()}
+    return new_commit_info(operation, parameters, texts, engine_info=CLIENT)

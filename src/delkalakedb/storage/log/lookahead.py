@@ -1,0 +1,89 @@
+"""Readers of a log's files that fetch the next ones while one is processed."""
+
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+
+from delkalakedb.model.log import FileKey
+from delkalakedb.storage.base import ObjectMeta, Store
+from delkalakedb.storage.log.checkpoint import Part, read_files
+
+__all__ = ["Reading", "batches", "read_ahead"]
+
+# files, and bytes, that one task of Spark or one query reads
+_READ_FILES, _READ_BYTES = 64, 4_000_000
+# concurrent requests; 2,000 requests of 50 ms each take 3 s instead of 100 s
+_REQUESTS = 32
+# objects, and bytes, that are requested or wait to be used
+_AHEAD, _AHEAD_BYTES = 2 * _REQUESTS, 64_000_000
+
+
+class Reading:
+    """A reader in this process, which reads several files of a remote store at once."""
+
+    def commits(self, store: Store, files: Iterable[ObjectMeta]) -> Iterator[bytes]:
+        """Yield the bytes of commits, in order."""
+        if store.url.startswith("file:"):
+            yield from (store.get(meta.path) for meta in files)
+            return
+        with closing(read_ahead(store, files)) as found:
+            for future in found:
+                yield future.result()
+
+    def files(
+        self, store: Store, paths: Sequence[str], kinds: Set[str], without: Set[FileKey]
+    ) -> Iterator[Part]:
+        """Yield the file actions of a checkpoint, as `read_files` does."""
+        return _next_ahead(read_files(store, paths, kinds, without))
+
+
+def read_ahead(
+    store: Store, files: Iterable[ObjectMeta]
+) -> Generator[Future[bytes], None, None]:
+    """Read objects with concurrent requests; yield their bytes as futures, in order.
+
+    The objects that are read but not used yet are bounded in number and in size, so
+    that a slow consumer of large objects doesn't fill the memory. Close the generator
+    to stop early.
+    """
+    waiting: deque[tuple[Future[bytes], int]] = deque()
+    held_bytes = 0
+    pool = ThreadPoolExecutor(_REQUESTS, "log")
+    try:
+        for meta in files:
+            while waiting and (
+                len(waiting) >= _AHEAD or held_bytes + meta.size_bytes > _AHEAD_BYTES
+            ):
+                future, size_bytes = waiting.popleft()
+                yield future
+                held_bytes -= size_bytes
+            waiting.append((pool.submit(store.get, meta.path), meta.size_bytes))
+            held_bytes += meta.size_bytes
+        while waiting:
+            yield waiting.popleft()[0]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def batches(files: Iterable[ObjectMeta]) -> Iterator[list[ObjectMeta]]:
+    """Yield the files in batches for one task or query each."""
+    batch: list[ObjectMeta] = []
+    size_bytes = 0
+    for meta in files:
+        batch.append(meta)
+        size_bytes += meta.size_bytes
+        if len(batch) >= _READ_FILES or size_bytes >= _READ_BYTES:
+            yield batch
+            batch, size_bytes = [], 0
+    if batch:
+        yield batch
+
+
+def _next_ahead(parts: Iterator[Part]) -> Iterator[Part]:
+    """Yield the parts; while the consumer has one, a thread reads the next."""
+    with ThreadPoolExecutor(1, "log") as reader:
+        coming = reader.submit(next, parts, None)
+        while (part := coming.result()) is not None:
+            coming = reader.submit(next, parts, None)
+            yield part

@@ -1,0 +1,386 @@
+"""Commit: stage operations, make their actions versions, and publish the versions.
+
+`commit` is the one way into the catalog. `perform` stages an operation on one table and
+commits it, again if it lost; `Together` commits operations on several tables at once;
+`make_table` creates a table.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from delkalakedb.catalog import Catalog, PendingSnapshot, Snapshot, new_table
+from delkalakedb.catalog.commit import Committed, Conflicted
+from delkalakedb.catalog.load import find_table_at
+from delkalakedb.catalog.read import Identity, check_name, no_such_table
+from delkalakedb.clock import now_ms, pauses
+from delkalakedb.errors import (
+    CatalogNotFoundError,
+    CommitFailedError,
+    DeltalakeDBError,
+    TableExistsError,
+    TransactionError,
+    UnknownOutcomeError,
+)
+from delkalakedb.mirror.publisher import deliver
+from delkalakedb.model.actions import Txn
+from delkalakedb.model.log import Staged
+from delkalakedb.model.paths import LOG
+from delkalakedb.model.records import Table
+from delkalakedb.model.rules.conflicts import Rule
+from delkalakedb.storage import canonical_location, open_store
+from delkalakedb.telemetry import PublishWarning
+from delkalakedb.write.engines.deltars import NewSchema, creation
+from delkalakedb.write.operation import Operation, Staging, Target
+
+__all__ = [
+    "Together",
+    "commit",
+    "create_table",
+    "is_certain",
+    "lost",
+    "make_table",
+    "new_location",
+    "perform",
+]
+
+T = TypeVar("T")
+_Options = Mapping[str, str] | None
+
+
+def commit(
+    catalog: Catalog, *staged: Staged, storage_options: _Options = None
+) -> tuple[Committed, ...] | Conflicted:
+    """Commit all of `staged` or none of it, and publish what was committed.
+
+    The commits stand whether or not they can be published now. The result leaves out
+    commits that were skipped, because an application had made them before.
+    """
+    for new in staged:
+        if new.location is not None:
+            _refuse_log(catalog, new.table, new.location, storage_options)
+    mirror = catalog.settings.mirror
+    lease_s = mirror.lease if mirror.mode == "inline" else None
+    outcome = catalog.try_commit(*staged, lease_s=lease_s)
+    if isinstance(outcome, Conflicted):
+        return outcome
+    made = [o for o in outcome if isinstance(o, Committed)]
+    # For callers that keep them: without actions and lease.
+    summaries = tuple(replace(c, ratified=None, lease=None) for c in made)
+    try:
+        deliver(catalog, made, storage_options)
+    except PublishWarning as warning:
+        # Where warnings are errors: the caller must know what was committed.
+        warning.committed = summaries
+        raise
+    return summaries
+
+
+def _refuse_log(
+    catalog: Catalog, name: str, location: str, storage_options: _Options
+) -> None:
+    """Refuse a new table where there is the log of a table that isn't the catalog's.
+
+    Its commits could never be published there.
+    """
+    there = any(open_store(location, storage_options).list(LOG))
+    if there and find_table_at(catalog, location) is None:
+        raise TableExistsError(
+            f"{name}: there is a Delta table at {location} already; import that one, "
+            "or choose another location"
+        )
+
+
+# An operation that lost by one of these rules is staged again. Other losses, such as
+# by a changed schema, are for the caller to look at.
+_STAGED_AGAIN = frozenset(
+    {
+        Rule.CONCURRENT_APPEND,
+        Rule.CONCURRENT_DELETE_READ,
+        Rule.CONCURRENT_DELETE_DELETE,
+        Rule.REMOVE_NOT_LIVE,
+        Rule.READ_EXPIRED,
+    }
+)
+
+
+def perform(
+    catalog: Catalog,
+    snapshot: Snapshot,
+    operation: Operation[T],
+    *,
+    retries: int | None = None,
+    storage_options: _Options = None,
+) -> tuple[T, int | None]:
+    """Stage and commit an operation; return its result and the version that it made.
+
+    The version is None if the operation had nothing to commit.
+
+    Args:
+        catalog: the table's catalog.
+        snapshot: the table as the caller sees it.
+        operation: what to do.
+        retries: how often to stage the operation again on the newest version after it
+            lost; `concurrency.retries` by default.
+        storage_options: the options of the table's object store.
+    """
+    concurrency = catalog.settings.concurrency
+    waits = pauses(concurrency.backoff_initial, concurrency.backoff_max, jitter=1)
+    left = concurrency.retries if retries is None else retries
+    snapshot.check_ours()
+    read, staging = snapshot, operation.stage(Target.at(snapshot, storage_options))
+    while staging.commits:
+        with _discarding(staging):
+            staged = staging.staged()
+            outcome = commit(catalog, *staged, storage_options=storage_options)
+        if not isinstance(outcome, Conflicted):
+            if outcome:
+                return staging.result, outcome[-1].version
+            # An application's transaction that was there already.
+            staging.discard()
+            _check_repeated(staging, snapshot)
+            break
+        with _discarding(staging):
+            latest = catalog.snapshot(read.table.name, identity=read.identity)
+        if not left or not _may_stage_again(outcome, read, latest):
+            staging.discard()
+            raise lost(operation.name, read, outcome)
+        left -= 1
+        time.sleep(next(waits))
+        read = latest
+        if operation.files is None:
+            # What looked at nothing is as good on the newest version, and its source
+            # may be used up.
+            staging = staging.on(latest)
+        else:
+            staging.discard()
+            staging = operation.stage(Target.at(latest, storage_options))
+    return staging.result, None
+
+
+def _may_stage_again(lost: Conflicted, read: Snapshot, latest: Snapshot) -> bool:
+    unchanged = (read.protocol, read.metadata) == (latest.protocol, latest.metadata)
+    return lost.rule in _STAGED_AGAIN and unchanged
+
+
+def lost(operation: str, snapshot: Snapshot, to: Conflicted) -> CommitFailedError:
+    """Return the error of an operation that lost against another commit."""
+    return CommitFailedError(
+        f"{to.table}: {operation} on version {snapshot.version}: "
+        f"Failed to commit transaction: version {to.winner_version} was taken by "
+        f"{to.winner_operation}: {to.detail}; reload and retry ({to.rule})"
+    )
+
+
+def _check_repeated(staging: Staging[Any], seen: Snapshot) -> None:
+    """Raise unless the caller saw what made its commit be skipped.
+
+    An application's transaction is skipped if the table has it already. A rival that
+    committed the transaction meanwhile may have written other rows.
+    """
+    for action in (a for actions in staging.commits for a in actions):
+        if isinstance(action, Txn) and not _saw(seen, action):
+            raise CommitFailedError(
+                f"{seen.table.name}: {staging.operation.name} on version "
+                f"{seen.version}: Failed to commit transaction: application "
+                f"{action.app_id} has committed its version {action.version} "
+                f"meanwhile; reload and retry ({Rule.CONCURRENT_TRANSACTION})"
+            )
+
+
+def _saw(seen: Snapshot, txn: Txn) -> bool:
+    version = seen.txn_version(txn.app_id)
+    return version is not None and version >= txn.version
+
+
+def is_certain(error: DeltalakeDBError) -> bool:
+    """Return whether an error of a commit means that nothing was committed.
+
+    A connection that is lost during COMMIT leaves the outcome unknown. Whatever is
+    raised after a commit stands is no `DeltalakeDBError`.
+    """
+    return not isinstance(error, UnknownOutcomeError)
+
+
+@contextmanager
+def _discarding(written: "Staging[Any] | Together") -> Iterator[None]:
+    """Delete the files of a commit if the commit is certainly refused."""
+    try:
+        yield
+    except DeltalakeDBError as error:
+        if is_certain(error):
+            written.discard()
+        raise
+
+
+class Together:
+    """Operations on tables of one catalog that become true together, or not at all.
+
+    Tables are seen as they were at one moment, with what was staged here on top.
+    """
+
+    def __init__(self, catalog: Catalog, storage_options: _Options = None) -> None:
+        self.catalog = catalog
+        self.storage_options = storage_options
+        self._versions: dict[str, tuple[int, Identity]] = {}
+        self._absent: CatalogNotFoundError | None = None
+        try:
+            # One statement: these versions were the latest at one moment.
+            self._versions = catalog.versions()
+        except CatalogNotFoundError as absent:
+            # A first write makes the catalog.
+            self._absent = absent
+        self._pending: dict[str, PendingSnapshot] = {}
+        self._staged: list[Staged] = []
+        self._stagings: list[Staging[Any]] = []
+        self._ended = False
+        self._pid = os.getpid()
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a table `name`."""
+        return name in self._pending or name in self._versions
+
+    def snapshot(self, name: str) -> Snapshot:
+        """Return a table as this transaction sees it."""
+        self.check_open()
+        if name in self._pending:
+            return self._pending[name]
+        if self._absent is not None:
+            raise self._absent
+        if name not in self._versions:
+            raise no_such_table(name)
+        version, identity = self._versions[name]
+        return self.catalog.snapshot(name, version, identity=identity)
+
+    def stage(self, name: str, operation: Operation[T]) -> T:
+        """Stage an operation on a table; return the operation's result."""
+        snapshot = self.snapshot(name)
+        snapshot.check_ours()
+        staging = operation.stage(Target.at(snapshot, self.storage_options))
+        self._stagings.append(staging)
+        for staged in staging.staged():
+            self._add(staged)
+        return staging.result
+
+    def stage_new(
+        self, name: str, operation: Operation[None], location: str | None
+    ) -> None:
+        """Stage the operation that creates a table."""
+        self.check_open()
+        options = self.storage_options
+        staging = _stage_new(self.catalog, name, location, operation, options)
+        self._stagings.append(staging)
+        (staged,) = staging.staged()
+        self._staged.append(staged)
+        self._pending[name] = new_table(self.catalog.backend, staged, now_ms())
+
+    def commit(self) -> tuple[Committed, ...]:
+        """Commit what was staged, and publish it."""
+        self.check_open()
+        self._ended = True
+        if not self._staged:
+            if self._absent is not None:
+                raise self._absent
+            return ()
+        with _discarding(self):
+            done = commit(
+                self.catalog, *self._staged, storage_options=self.storage_options
+            )
+            if isinstance(done, Conflicted):
+                raise done.error()
+        if not done:
+            # An application's transaction that was there already.
+            self.discard()
+            for staging in self._stagings:
+                if staging.target.snapshot is not None:
+                    _check_repeated(staging, staging.target.snapshot)
+        return done
+
+    def discard(self) -> None:
+        """End the transaction without a commit, and delete the files it wrote."""
+        self._ended = True
+        if self._pid != os.getpid():
+            # The files belong to the process that this one was forked from.
+            return
+        for staging in self._stagings:
+            staging.discard()
+
+    def check_open(self) -> None:
+        """Refuse use after the end, and in another process."""
+        if self._pid != os.getpid():
+            raise TransactionError("a transaction stays in the process that began it")
+        if self._ended:
+            raise TransactionError("the transaction has ended")
+
+    def _add(self, staged: Staged) -> None:
+        seen = self._pending.get(staged.table)
+        if seen is None:
+            seen = PendingSnapshot.over(self.snapshot(staged.table))
+        # Each of the commits is checked against whatever others commit since.
+        reads = replace(staged.reads, version=seen.read_version)
+        self._staged.append(replace(staged, reads=reads))
+        self._pending[staged.table] = seen.then(staged, now_ms())
+
+
+def make_table(
+    catalog: Catalog,
+    name: str,
+    location: str | None,
+    operation: Operation[None],
+    storage_options: _Options = None,
+    instead: Callable[[Staging[None]], bool] = lambda made: False,
+) -> None:
+    """Create a table at a location, or where the catalog has its tables.
+
+    If another process created the table first, `instead` may use what was staged; it
+    returns whether it did.
+    """
+    # Before files are written for the table.
+    catalog.backend.check_open()
+    made = _stage_new(catalog, name, location, operation, storage_options)
+    try:
+        done = commit(catalog, *made.staged(), storage_options=storage_options)
+        if isinstance(done, Conflicted):
+            raise done.error()
+    except DeltalakeDBError as error:
+        if not is_certain(error):
+            raise
+        try:
+            if not isinstance(error, TableExistsError) or not instead(made):
+                raise
+        finally:
+            made.discard()
+
+
+def _stage_new(
+    catalog: Catalog,
+    name: str,
+    location: str | None,
+    operation: Operation[None],
+    storage_options: _Options,
+) -> Staging[None]:
+    place = new_location(catalog, name, location)
+    return operation.stage(Target(name, place, None, storage_options))
+
+
+def new_location(catalog: Catalog, name: str, given: str | None) -> str:
+    """Return where a new table's files go, before anything is written there."""
+    check_name(name)
+    return canonical_location(given or catalog.default_location(name))
+
+
+def create_table(
+    catalog: Catalog,
+    name: str,
+    schema: NewSchema,
+    *,
+    location: str | None,
+    storage_options: _Options,
+    **options: Any,
+) -> Table:
+    """Create a table without rows; `creation` has the options."""
+    make_table(catalog, name, location, creation(schema, **options), storage_options)
+    return catalog.snapshot(name, 0).table

@@ -1,0 +1,69 @@
+"""The operation with which delta-rs creates a table."""
+
+from collections.abc import Mapping, Sequence
+
+import deltalake
+from arro3.core.types import ArrowSchemaExportable
+
+from delkalakedb.errors import DeltaError
+from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.write.engines.deltars.process import IN_PRIVATE
+from delkalakedb.write.engines.deltars.workspace import DeltaRs, split_properties
+from delkalakedb.write.operation import Operation
+
+__all__ = ["NewSchema", "creation", "parse_new_schema", "schema_from_arrow"]
+
+_Properties = Mapping[str, str | None] | None
+
+NewSchema = deltalake.Schema | ArrowSchemaExportable | str
+
+
+# delta-rs makes protocols of these that it can't read.
+_VERSIONS = {"delta.minReaderVersion", "delta.minWriterVersion"}
+
+
+def creation(
+    schema: NewSchema,
+    *,
+    partition_by: Sequence[str] | str | None = None,
+    configuration: _Properties = None,
+    description: str | None = None,
+) -> Operation[None]:
+    """Return the operation that creates a table without rows."""
+    properties, ours = split_properties(configuration)
+    parse_properties(properties)
+    if versions := sorted(properties.keys() & _VERSIONS):
+        raise DeltaError(
+            f"{', '.join(versions)} can't be given: the protocol follows from the "
+            "other properties"
+        )
+    # delta-rs takes none but Delta's.
+    own = [name for name in properties if not name.startswith("delta.")]
+    ours |= {name: properties.pop(name) for name in own}
+    fields = parse_new_schema(schema) if isinstance(schema, str) else schema
+    columns = [partition_by] if isinstance(partition_by, str) else partition_by
+
+    def create(folder: str) -> None:
+        deltalake.DeltaTable.create(
+            folder,
+            fields,
+            partition_by=list(columns or ()),
+            configuration=properties,
+            description=description,
+            post_commithook_properties=IN_PRIVATE,
+        )
+
+    return Operation("create", DeltaRs(create, properties=ours))
+
+
+def schema_from_arrow(schema: ArrowSchemaExportable) -> str:
+    """Return Delta's schema of the Arrow schema `schema`, as JSON."""
+    return deltalake.Schema.from_arrow(schema).to_json()
+
+
+def parse_new_schema(schema: str) -> deltalake.Schema:
+    """Parse a schema in Delta's JSON into deltalake's class."""
+    try:
+        return deltalake.Schema.from_json(schema)
+    except ValueError as error:
+        raise DeltaError(f"not a schema in Delta's JSON: {error}") from error

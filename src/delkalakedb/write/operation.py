@@ -1,0 +1,189 @@
+"""One operation on a table: its target, the engine that stages it, and its staging.
+
+An operation passes through four values, each of which the next step takes: `Operation`,
+`Staging`, `Committed` or `Conflicted`, and `Published`.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import msgspec
+
+from delkalakedb.catalog import Snapshot
+from delkalakedb.errors import StorageError
+from delkalakedb.model.actions import Action, CommitInfo, Remove, Txn
+from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.predicate.predicate import Anything, Predicate
+from delkalakedb.write.files import TableFiles, table_files
+
+__all__ = ["Engine", "Operation", "Staging", "Target"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("delkalakedb.workspace")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table that an operation changes, as the operation sees the table.
+
+    Args:
+        name: the table's name in the catalog.
+        location: where the table's files are.
+        snapshot: the version that the operation starts from; None if the operation
+            creates the table.
+        storage_options: the options of the table's object store.
+    """
+
+    name: str
+    location: str
+    snapshot: Snapshot | None
+    storage_options: Mapping[str, str] | None = None
+
+    @classmethod
+    def at(
+        cls, snapshot: Snapshot, storage_options: Mapping[str, str] | None = None
+    ) -> Self:
+        """Return the target of an operation on the table of `snapshot`."""
+        table = snapshot.table
+        return cls(table.name, table.location, snapshot, storage_options)
+
+    @property
+    def base(self) -> Snapshot:
+        """The version that an operation on an existing table starts from."""
+        assert self.snapshot is not None
+        return self.snapshot
+
+    @cached_property
+    def files(self) -> TableFiles:
+        """The files at the table's location."""
+        return table_files(self.location, self.storage_options)
+
+
+class Engine(Protocol[T]):
+    """Makes the files and the actions of one operation, and commits nothing.
+
+    What `stage` promises:
+
+    1. It reads the target's snapshot and no other version.
+    2. When it returns, each new file is complete and in its place at the target's
+       location, and `Staging.new_paths` names all of them. No version names them yet,
+       so a crash leaves files that vacuum deletes.
+    3. When it raises, the table is as it was. `stage` has deleted its new files, or
+       leaves them to vacuum.
+    4. It writes neither to the catalog nor to `_delta_log`.
+    5. It can be called again: after a lost commit, the operation is staged anew on the
+       newest version.
+    """
+
+    def stage(self, target: Target, operation: "Operation[T]") -> "Staging[T]":
+        """Stage `operation` on `target`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Operation(Generic[T]):
+    """One change of a table, and how much of the table the change looks at.
+
+    Args:
+        name: what the operation is called in errors.
+        engine: makes the files and the actions.
+        files: matches each file that the engine may look at; None if it looks at none.
+        rearranges: the operation moves rows and changes none, so it depends only on
+            the files that it replaces.
+        remove_all: the operation replaces every file and looks at none of them.
+    """
+
+    name: str
+    engine: Engine[T]
+    files: Predicate | None = None
+    rearranges: bool = False
+    remove_all: bool = False
+
+    def stage(self, target: Target) -> "Staging[T]":
+        """Return the files and actions that the engine makes on `target`."""
+        return self.engine.stage(target, self)
+
+
+@dataclass(frozen=True)
+class Staging(Generic[T]):
+    """What an engine made of an operation: a result, actions, and files in their place.
+
+    Args:
+        target: the table that was staged on.
+        operation: the operation.
+        result: what the operation returns to its caller.
+        commits: the actions of each version that the operation makes.
+        new_paths: the new files, by their paths below the target's location.
+    """
+
+    target: Target
+    operation: Operation[T]
+    result: T
+    commits: Sequence[Sequence[Action]] = ()
+    new_paths: Sequence[str] = ()
+
+    def on(self, latest: Snapshot) -> "Staging[T]":
+        """Return the staging for another version, which the operation need not read."""
+        return replace(self, target=replace(self.target, snapshot=latest))
+
+    def staged(self) -> tuple[Staged, ...]:
+        """Return the commits, each with what it read."""
+        snapshot, where = self.target.snapshot, self.target.location
+        if snapshot is None:
+            (actions,) = self.commits
+            return (Staged(self.target.name, actions, location=where),)
+        return tuple(self._staged(actions, snapshot) for actions in self.commits)
+
+    def discard(self) -> None:
+        """Delete the new files, because no version will name them.
+
+        Vacuum deletes the files that can't be deleted here: the reason for discarding
+        them matters more to the caller.
+        """
+        try:
+            self.target.files.discard(self.new_paths)
+        except (OSError, StorageError) as error:
+            _log.warning("files without a version stay: %s", error)
+
+    def _staged(self, actions: Sequence[Action], snapshot: Snapshot) -> Staged:
+        operation = self.operation
+        if operation.remove_all:
+            actions = _with_removed_counts(actions, snapshot.table.num_files)
+        seen = None if operation.rearranges else operation.files
+        everything = isinstance(seen, Anything)
+        removed = (
+            a.path for a in actions if operation.rearranges and isinstance(a, Remove)
+        )
+        reads = Reads(
+            version=snapshot.version,
+            predicates=() if seen is None or everything else (seen,),
+            paths=frozenset(removed),
+            whole_table=everything,
+            app_ids=frozenset(a.app_id for a in actions if isinstance(a, Txn)),
+            identity=snapshot.identity,
+        )
+        return Staged(self.target.name, actions, reads, operation.remove_all)
+
+
+def _with_removed_counts(
+    actions: Sequence[Action], num_files: int
+) -> tuple[Action, ...]:
+    """Return an overwrite's actions, whose metrics count all files as removed."""
+    # As delta-rs says it, and as Delta Spark does.
+    counts = {"num_removed_files": num_files, "numRemovedFiles": str(num_files)}
+
+    def counted(action: Action) -> Action:
+        if not isinstance(action, CommitInfo):
+            return action
+        metrics = action.fields.get("operationMetrics")
+        if not isinstance(metrics, dict):
+            return action
+        metrics = {name: counts.get(name, value) for name, value in metrics.items()}
+        fields: dict[str, Any] = {**action.fields, "operationMetrics": metrics}
+        return msgspec.structs.replace(action, fields=fields)
+
+    return tuple(map(counted, actions))

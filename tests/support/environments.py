@@ -1,0 +1,62 @@
+"""Environments of their own for what can't live beside the tests' packages.
+
+Each is made once, of `requirements/<name>.txt`, and kept in the checkout's
+`.test-environments/`. Its folder is named after its requirements and Python's version:
+a change of either makes another environment, which replaces the old one.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.run import ROOT
+
+__all__ = ["ensure_environment"]
+
+_HOME = ROOT / ".test-environments"
+
+
+def ensure_environment(name: str, *wanted: str) -> Path:
+    """Return an environment's Python; whichever test process is first makes it.
+
+    Args:
+        name: of the environment, and of the file with its requirements.
+        wanted: more of pip's arguments.
+    """
+    requirements = Path(__file__).parent / "requirements" / f"{name}.txt"
+    _HOME.mkdir(exist_ok=True)
+    folder = _HOME / f"{name}-{_key(requirements.read_text(), *wanted)}"
+    python, made = folder / "bin" / "python", folder / "made"
+    with open(_HOME / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            for old in _HOME.glob(f"{name}-*"):
+                shutil.rmtree(old)
+            _run(sys.executable, "-m", "venv", "--clear", str(folder))
+            _install(python, "--requirement", str(requirements), *wanted)
+            made.touch()
+    return python
+
+
+def _key(*parts: str) -> str:
+    made_of = "\n".join((sys.version, *parts))
+    return hashlib.sha256(made_of.encode()).hexdigest()[:12]
+
+
+def _install(python: Path, *wanted: str) -> None:
+    folders = (str(Path(sys.executable).parent), os.environ["PATH"])
+    uv = shutil.which("uv", path=os.pathsep.join(folders))
+    words = ("pip", "install", "--no-cache", "--python", str(python), "--quiet")
+    try:
+        _run(uv or "uv", *words, *wanted)
+    except (OSError, subprocess.CalledProcessError):
+        # Slower, but it goes by its own settings to reach the index.
+        _run(str(python), "-m", "pip", "install", "--quiet", *wanted)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)

@@ -1,0 +1,71 @@
+"""One run of the tests: a folder that its processes share.
+
+The folder ends with the run, and so do processes that the run has left: see `lifeline`.
+"""
+
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import lifeline
+
+ROOT = Path(__file__).parents[2]
+
+
+def begin(config: pytest.Config) -> None:
+    """Make the run's folder, and have it watched; in pytest's first process only."""
+    # A run inside a run is the outer one's, too.
+    outer = os.environ.get(lifeline.VARIABLE)
+    folder = tempfile.mkdtemp(prefix="dk-tests-", dir=outer)
+    os.chmod(folder, 0o755)
+    command = [sys.executable, "-I", "-S", lifeline.__file__, str(os.getpid()), folder]
+    subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ).returncode = 0  # It is waited for by nobody.
+    os.environ[lifeline.VARIABLE] = folder
+    config.add_cleanup(lambda: _restore(lifeline.VARIABLE, outer))
+    # Processes of every kind find this package, Spark's Python workers included.
+    paths = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), paths)))
+    config.add_cleanup(lambda: _restore("PYTHONPATH", paths))
+
+
+def folder() -> Path | None:
+    """Return the run's folder, if this is one."""
+    found = os.environ.get(lifeline.VARIABLE)
+    return Path(found) if found else None
+
+
+def once(name: str, make: Callable[[Path], str]) -> tuple[Path, str]:
+    """Return a folder of the run's, and what `make` said of it.
+
+    The first process that asks calls `make`, and the others wait for it.
+    """
+    home = folder()
+    assert home is not None, "only a run of the tests has a folder"
+    place = home / name
+    place.mkdir(exist_ok=True)
+    said = place / "said"
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not said.exists():
+            text = make(place)
+            said.write_text(text)
+    return place, said.read_text()
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

@@ -1,0 +1,1 @@
+"""Servers that tests start, and proxies in front of them."""

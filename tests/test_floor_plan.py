@@ -1,0 +1,587 @@
+"""The floor plan of `docs/architecture.md`: doors, order, seams, names."""
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from delkalakedb.catalog import Catalog
+from delkalakedb.catalog.commit import Committed, Conflicted
+from delkalakedb.mirror.publisher import Published, publish_table
+from delkalakedb.write import Engine, Operation, Staging, commit
+from delkalakedb.write.engines import ArrowAppend, InPlace
+from delkalakedb.write.engines.deltars import DeltaRs
+
+PACKAGE = "delkalakedb"
+SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
+PUBLIC = "the package's own namespace"
+
+# Packages from the bottom to the top: each imports only those before it.
+PACKAGES = (
+    ("errors", "doors", "forks", "clock"),
+    ("settings",),
+    ("telemetry",),
+    ("model",),
+    ("storage",),
+    ("catalog",),
+    ("mirror",),
+    ("migrate",),
+    ("write",),
+    ("deltalake",),
+    ("query",),
+    ("spark",),
+    (PUBLIC, "auto", "connection", "doctor"),
+    ("cli",),
+)
+# Rooms, and modules beside them, of one package, in the same order.
+ROOMS = {
+    "storage": "base location local remote store log",
+    "catalog": "engine read commit snapshot pending_snapshot file_list catalog load "
+    "admin",
+    "mirror": "checkpoint foreign publisher fences verify",
+    "write": "files operation engines committer restore",
+    "deltalake": "dataset scan vacuum raw properties create table write "
+    "transactions registration",
+    "spark": "session schemas reader writer dml face stream scale",
+    "cli": "output app options prompt shell commands",
+}
+# Each library has one place that imports it.
+SEAMS = {
+    "adbc_driver_manager": ("catalog/engine/postgres_bulk.py",),
+    "adbc_driver_postgresql": ("catalog/engine/postgres_bulk.py",),
+    "deltalake": ("errors.py", "deltalake/", "write/engines/deltars/"),
+    "duckdb": ("catalog/engine/duckdb.py", "query/duck.py"),
+    "obstore": ("storage/",),
+    "prompt_toolkit": ("cli/prompt.py",),
+    "psycopg": ("catalog/engine/postgres.py",),
+    "pydantic": ("settings/",),
+    "pydantic_core": ("settings/",),
+    "pydantic_settings": ("settings/",),
+    "pyspark": ("spark/",),
+    "rich": ("cli/",),
+    "sqlite3": ("catalog/engine/sqlite.py",),
+}
+# Imports that break a rule, with the reason. This list may only shrink.
+_UP = "catalog/engine imports catalog/read, which isn't below it"
+EXCEPTIONS = {
+    f"catalog/engine/backend.py: {_UP}": "type of the heads that DuckDB keeps",
+    f"catalog/engine/cache.py: {_UP}": "type of the heads that DuckDB keeps",
+    f"catalog/engine/duckdb.py: {_UP}": "DuckDB keeps the newest heads in memory",
+}
+# The methods of a session or a backend whose rows have no type.
+UNTYPED = {"query", "query_sql", "query_many", "at_once"}
+# Modules that still read such rows by position. This list may only shrink.
+UNTYPED_READERS = {
+    "catalog/catalog.py",
+    "catalog/commit/outbox.py",
+    "catalog/commit/outcome.py",
+    "catalog/commit/ratify.py",
+    "catalog/read/head.py",
+    "catalog/read/sql_log.py",
+    "catalog/snapshot.py",
+    "doctor.py",
+    "mirror/foreign.py",
+    "mirror/publisher/republication.py",
+    "mirror/verify/verification.py",
+}
+# Names that stand for one thing seen from several layers.
+SHARED_NAMES = {
+    "admin": "administration, and its commands",
+    "checkpoint": "checkpoints, read and written",
+    "log": "Delta's log, as an interface and in a store",
+    "merge": "merges, by delta-rs and by Spark",
+    "migrate": "the package, and its commands",
+    "mirror": "the package, and its commands",
+    "properties": "table properties, their types and their commits",
+    "side_files": "`.crc` and `_last_checkpoint`, written and verified",
+    "table": "`DeltaTable`, of deltalake's face and of Spark's",
+    "write": "the write path, and `write_deltalake` on it",
+}
+_LEVELS = {unit: level for level, units in enumerate(PACKAGES) for unit in units}
+
+
+def test_package_keeps_to_its_floor_plan() -> None:
+    found = [problem for problem in violations(SOURCE) if problem not in EXCEPTIONS]
+
+    assert found == []
+
+
+def test_each_exception_is_still_needed() -> None:
+    assert set(EXCEPTIONS) <= set(violations(SOURCE))
+    assert len(EXCEPTIONS) <= 20
+
+
+def violations(root: Path) -> list[str]:
+    """Return the imports of the package at `root` that break a rule."""
+    return [
+        f"{path.relative_to(root).as_posix()}: {problem}"
+        for path in sorted(root.rglob("*.py"))
+        for problem in _check_file(path, root)
+    ]
+
+
+def _check_file(path: Path, root: Path) -> Iterator[str]:
+    where = path.relative_to(root)
+    home = where.parent.parts
+    is_door = where.name == "__init__.py"
+    for target in sorted(_imported_modules(path, root)):
+        top, *rest = target.split(".")
+        if top in SEAMS and not where.as_posix().startswith(SEAMS[top]):
+            yield f"imports {top}, which only {' and '.join(SEAMS[top])} may"
+        if top != PACKAGE or where.as_posix() == "__init__.py":
+            continue
+        yield from _check_order(where, rest, is_door)
+        if rest and rest[0] != "model":
+            yield from _check_door(home, tuple(rest), root)
+
+
+def _check_order(where: Path, target: list[str], is_door: bool) -> Iterator[str]:
+    source, unit = _unit_of(where), target[0] if target else PUBLIC
+    for name in (source, unit):
+        if name not in _LEVELS:
+            yield f"{name} has no level"
+            return
+    if source != unit:
+        if _LEVELS[unit] >= _LEVELS[source]:
+            yield f"{source} imports {unit}, which isn't below it"
+        return
+    if is_door or source not in ROOMS or len(where.parts) == 1 or len(target) == 1:
+        return
+    rooms = ROOMS[source].split()
+    own, other = where.parts[1].removesuffix(".py"), target[1]
+    if own not in rooms or other not in rooms:
+        yield f"{own if own not in rooms else other} has no place in {source}"
+    elif rooms.index(other) > rooms.index(own):
+        yield f"{source}/{own} imports {source}/{other}, which isn't below it"
+
+
+def _check_door(
+    home: tuple[str, ...], target: tuple[str, ...], root: Path
+) -> Iterator[str]:
+    if root.joinpath(*target).is_dir():
+        return
+    room = target[:-1]
+    if room and home[: len(room)] != room:
+        yield f"imports {'.'.join(target)} past the door of {'.'.join(room)}"
+
+
+def _unit_of(where: Path) -> str:
+    return where.parts[0].removesuffix(".py")
+
+
+def _imported_modules(path: Path, root: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= _resolve(node, path, root)
+    return found
+
+
+def _resolve(node: ast.ImportFrom, path: Path, root: Path) -> set[str]:
+    base = node.module or ""
+    if node.level:
+        folder = path.parents[node.level - 1].relative_to(root.parent)
+        base = ".".join([*folder.parts, *filter(None, [node.module])])
+    top, *rest = base.split(".")
+    if top != PACKAGE:
+        return {base}
+    # `from package import x`: a module of ours, or a name of the package's door
+    folder = root.joinpath(*rest)
+    return {
+        f"{base}.{a.name}" if _exists(folder / a.name) else base for a in node.names
+    }
+
+
+def _exists(module: Path) -> bool:
+    return module.is_dir() or module.with_suffix(".py").is_file()
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    root = tmp_path / PACKAGE
+    for room in ("catalog/engine", "catalog/read", "storage/log", "write/engines"):
+        (root / room).mkdir(parents=True)
+    for unit in ("model/stats", "mirror", "deltalake", "spark", "cli"):
+        (root / unit).mkdir(parents=True)
+    for module in ("errors", "connection", "catalog/engine/sqlite", "storage/local"):
+        (root / module).with_suffix(".py").touch()
+    return root
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "problem"),
+    [
+        ("model/x.py", "import delkalakedb.catalog", "model imports catalog"),
+        ("model/x.py", "from delkalakedb.cli import main", "model imports cli"),
+        ("model/x.py", "from delkalakedb import mirror", "model imports mirror"),
+        ("model/x.py", "from ..storage import base", "model imports storage"),
+        ("model/x.py", "from .. import deltalake", "model imports deltalake"),
+        ("model/x.py", "def f():\n    import delkalakedb.cli", "model imports cli"),
+        ("model/x.py", "from delkalakedb import DeltaTable", f"model imports {PUBLIC}"),
+        ("storage/base.py", "import delkalakedb.catalog", "storage imports catalog"),
+        ("deltalake/x.py", "from delkalakedb.spark import a", "deltalake imports sp"),
+        ("write/files.py", "import delkalakedb.deltalake", "write imports deltalake"),
+        ("errors.py", "import delkalakedb.settings", "errors imports settings"),
+        ("model/x.py", "import delkalakedb.novel", "novel has no level"),
+        ("catalog/engine/x.py", "import delkalakedb.catalog.read", "catalog/engine im"),
+        (
+            "mirror/x.py",
+            "from delkalakedb.catalog.engine.sqlite import a",
+            "imports ca",
+        ),
+        (
+            "mirror/x.py",
+            "from delkalakedb.catalog.engine import sqlite",
+            "imports cata",
+        ),
+        ("mirror/x.py", "from delkalakedb.storage import local", "imports storage.loc"),
+        ("catalog/read/x.py", "import delkalakedb.catalog.engine.sqlite", "imports ca"),
+        ("catalog/engine/x.py", "import psycopg.rows", "imports psycopg"),
+        ("catalog/engine/postgres.py", "import sqlite3", "imports sqlite3"),
+        ("catalog/engine/sqlite.py", "from duckdb import connect", "imports duckdb"),
+        ("catalog/engine/x.py", "import obstore as o", "imports obstore"),
+        ("deltalake/x.py", "from pyspark.sql import Row", "imports pyspark"),
+        ("mirror/x.py", "import deltalake", "imports deltalake"),
+        ("write/engines/arrow.py", "import deltalake", "imports deltalake"),
+        ("deltalake/table.py", "import rich", "imports rich"),
+        ("cli/main.py", "import pydantic", "imports pydantic"),
+    ],
+)
+def test_broken_rule_is_reported(
+    package: Path, file: str, code: str, problem: str
+) -> None:
+    (package / file).write_text(code)
+
+    (found,) = violations(package)
+    assert found.startswith(f"{file}: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("model/x.py", "from delkalakedb.errors import UriError"),
+        ("model/x.py", "from . import actions\nfrom .actions import a\nimport json"),
+        ("mirror/x.py", "import delkalakedb.catalog, delkalakedb.storage"),
+        ("mirror/x.py", "from delkalakedb.catalog.engine import Backend"),
+        ("mirror/x.py", "import delkalakedb.model.stats.stats"),
+        ("storage/log/x.py", "from delkalakedb.storage.local import LocalStore"),
+        ("catalog/read/x.py", "from delkalakedb.catalog.engine import Backend"),
+        ("catalog/engine/x.py", "import delkalakedb.catalog.engine.sqlite"),
+        ("deltalake/x.py", "import delkalakedb.write\nimport deltalake"),
+        ("cli/output.py", "import rich.table\nfrom delkalakedb import DeltaTable"),
+        ("catalog/engine/postgres.py", "import psycopg\nfrom ...model import actions"),
+        ("__init__.py", "from delkalakedb.cli import main\nfrom .table import a"),
+    ],
+)
+def test_allowed_import_is_not_reported(package: Path, file: str, code: str) -> None:
+    (package / file).write_text(code)
+
+    assert violations(package) == []
+
+
+def _doors() -> list[Path]:
+    return [p for p in SOURCE.rglob("__init__.py") if "door(" in p.read_text()]
+
+
+def _imported(
+    node: ast.ImportFrom, exported: dict[str, tuple[str, str]]
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """What checkers see of an import: of a whole module, all that it lists."""
+    module = str(node.module)
+    if node.names[0].name != "*":
+        for alias in node.names:
+            yield alias.asname or alias.name, (module, alias.name)
+        return
+    listed = set(import_module(module).__all__)
+    for name, (home, _) in exported.items():
+        if home == module and name in listed:
+            yield name, (module, name)
+
+
+@pytest.mark.parametrize("path", _doors(), ids=lambda p: p.parent.name)
+def test_door_tells_checkers_what_it_exports(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    (block,) = (n for n in tree.body if isinstance(n, ast.If) and n.orelse)
+    package = ".".join((PACKAGE, *path.parent.relative_to(SOURCE).parts))
+    calls = [n for n in ast.walk(block) if isinstance(n, ast.Call)]
+    (call,) = (n for n in calls if ast.unparse(n.func).endswith("door"))
+    homes = ast.literal_eval(call.args[1])
+    exported = {}
+    for module, names in homes.items():
+        for name, _, other in (text.partition(":") for text in names.split()):
+            if name != ".":
+                exported[other or name] = (f"{package}.{module}", name)
+    checked = {
+        name: home
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module != PACKAGE
+        for name, home in _imported(node, exported)
+    }
+
+    assert checked == exported
+    # A module would take the place of a name once it is loaded.
+    inside = {p.stem for p in path.parent.iterdir() if p.suffix == ".py" or p.is_dir()}
+    assert not inside & set(exported)
+
+
+def test_doors_load_nothing_by_themselves() -> None:
+    doors = [".".join(p.parent.relative_to(SOURCE.parent).parts) for p in _doors()]
+    code = (
+        f"import sys, json\nfor door in {doors!r}: __import__(door)\n"
+        "print(json.dumps(sorted(m for m in sys.modules if m.startswith('delk'))))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+
+    packages = {
+        ".".join(p.parent.relative_to(SOURCE.parent).parts)
+        for p in SOURCE.rglob("__init__.py")
+    }
+    loaded = set(json.loads(done.stdout)) - packages
+    assert loaded <= {
+        f"{PACKAGE}.{name}" for name in ("doors", "errors", "spark.session")
+    }
+
+
+def test_map_names_what_is_there() -> None:
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)`\s+`([\w.]+)`", page)
+    functions = re.findall(r"`([\w/]+\.py)`", page)
+
+    assert len(named) > 20
+    assert [path for path in functions if not (SOURCE / path).is_file()] == []
+    assert [n for n in named if n[1] not in _definitions(SOURCE / n[0])] == []
+
+
+def _definitions(path: Path) -> set[str]:
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = (n for n in node.body if isinstance(n, ast.FunctionDef))
+            found |= {f"{node.name}.{method.name}" for method in methods}
+    return found
+
+
+def test_modules_are_named_by_nouns() -> None:
+    odd = {"again", "opened", "real", "incoming", "outgoing", "fresh", "small"}
+    names = {path.stem for path in SOURCE.rglob("*.py")}
+
+    assert not {name for name in names if name.endswith("ing")}
+    assert not names & odd
+
+
+def test_name_stands_for_one_thing() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for path in SOURCE.rglob("*"):
+        if path.suffix == ".py" or (path.is_dir() and any(path.glob("*.py"))):
+            places[path.stem].append(path.relative_to(SOURCE).as_posix())
+    twice = {
+        name
+        for name, paths in places.items()
+        if len(paths) > 1 and not _is_room_of_itself(paths)
+    }
+
+    assert twice - {"__init__"} <= set(SHARED_NAMES)
+
+
+def _is_room_of_itself(paths: list[str]) -> bool:
+    """Whether a room has one module of its own name, such as `catalog/catalog.py`."""
+    room, module = sorted(paths, key=len)[:2]
+    return len(paths) == 2 and module == f"{room}/{Path(room).name}.py"
+
+
+def test_ratify_is_a_word_of_the_catalogs_commits() -> None:
+    found = {
+        f"{path.relative_to(SOURCE).as_posix()}: {node.name}"
+        for path in SOURCE.rglob("*.py")
+        if not path.is_relative_to(SOURCE / "catalog" / "commit")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and "ratif" in node.name.lower()
+    }
+
+    assert found == set()
+
+
+def test_engines_differ_by_capabilities() -> None:
+    found = {
+        f"{path.relative_to(SOURCE).as_posix()}:{node.lineno}"
+        for path in (SOURCE / "catalog").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if _asks_otherwise(node)
+    }
+
+    assert found == set()
+
+
+def _asks_otherwise(node: ast.AST) -> bool:
+    text = ast.unparse(node) if isinstance(node, ast.Compare | ast.Call) else ""
+    if isinstance(node, ast.Compare):
+        return isinstance(node.ops[0], ast.In | ast.NotIn) and text.endswith(
+            ".statements"
+        )
+    if isinstance(node, ast.Call):
+        return text.startswith(("isinstance(session,", "isinstance(self._session,"))
+    return isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node)
+
+
+# ---- values flow forward
+
+
+def test_an_operation_becomes_the_value_that_the_next_step_takes() -> None:
+    for step, made in (
+        (Engine.stage, "Staging[T]"),
+        (Operation.stage, "Staging[T]"),
+        (Catalog.try_commit, "tuple[Committed | Skipped, ...] | Conflicted"),
+        (commit, "tuple[Committed, ...] | Conflicted"),
+        (publish_table, "Published"),
+    ):
+        said = inspect.signature(step).return_annotation
+        said = getattr(said, "__name__", str(said))
+        assert re.sub(r"\b(?:\w+\.)+(?=\w)|~", "", said) == made
+    for value in (Operation, Staging, Committed, Conflicted, Published):
+        assert value.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("engine", [DeltaRs, ArrowAppend, InPlace])
+def test_engine_stages_as_the_contract_says(engine: type) -> None:
+    ours, contract = (inspect.signature(e.stage).parameters for e in (engine, Engine))
+    assert [*ours] == [*contract]
+
+
+def _filled(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """The parameters that a function is handed to be filled."""
+    given = function.args
+    names = {
+        arg.arg
+        for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs)
+        if arg.annotation and ast.unparse(arg.annotation).startswith(FILLABLE)
+    }
+    for node in ast.walk(function):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)):
+                if name in names and attr in FILLS:
+                    yield name
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
+                if name in names:
+                    yield name
+            case ast.AugAssign(target=ast.Name(id=name)):
+                if name in names:
+                    yield name
+
+
+FILLABLE = ("list[", "dict[", "set[", "defaultdict[", "Counter[", "Mutable")
+FILLS = {"append", "extend", "insert", "add", "update", "setdefault"}
+FILLED = {
+    # A tree that is built branch by branch.
+    "model/stats/footer.py: _put(values)",
+}
+
+
+def test_no_function_fills_what_it_is_handed() -> None:
+    found = {
+        f"{path.relative_to(SOURCE).as_posix()}: {node.name}({name})"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for name in _filled(node)
+    }
+    assert found == FILLED
+
+
+def test_filled_parameter_is_found() -> None:
+    tree = ast.parse(
+        "def f(a: list[int], b: dict[str, int], c: list[int]):\n"
+        "    a.append(1); b['x'] = 1; return c"
+    )
+    (function,) = tree.body
+    assert isinstance(function, ast.FunctionDef)
+    assert [*_filled(function)] == ["a", "b"]
+
+
+def test_rows_have_types() -> None:
+    readers = set(_untyped_readers(SOURCE))
+
+    assert readers == UNTYPED_READERS
+
+
+def _untyped_readers(root: Path) -> Iterator[str]:
+    """Yield the modules that don't just test or drop rows without a type."""
+    for path in sorted(root.rglob("*.py")):
+        if any(map(_reads_rows, _outside_untyped(ast.parse(path.read_text())))):
+            yield path.relative_to(root).as_posix()
+
+
+def _outside_untyped(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes below `node` that aren't part of an untyped method itself."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.FunctionDef) and child.name in UNTYPED):
+            yield from _outside_untyped(child)
+
+
+def _reads_rows(node: ast.AST) -> bool:
+    if isinstance(node, ast.Expr | ast.If | ast.UnaryOp):
+        return False
+    if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "bool":
+        return False
+    return any(map(_is_untyped, ast.iter_child_nodes(node)))
+
+
+def _is_untyped(node: ast.AST) -> bool:
+    """Return whether `node` calls an untyped method of another object than `self`."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in UNTYPED
+        and ast.unparse(node.func.value) != "self"
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "((a, b),) = session.query('x', {})",
+        "rows = session.query_sql(sql, {})",
+        "for a, b in session.query('x', {}): pass",
+        "names = [a for (a,) in self._session.query('x', {})]",
+        "def f(): return backend.at_once([])[0]",
+        "pairs = dict(session.query('x', {}))",
+        "if rows := session.query('x', {}): pass",
+    ],
+)
+def test_rows_without_types_are_reported(package: Path, code: str) -> None:
+    (package / "mirror" / "x.py").write_text(code)
+
+    assert list(_untyped_readers(package)) == ["mirror/x.py"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "rows = session.rows(Row, 'x', {})",
+        "(value,) = session.values('x', {})",
+        "session.query_many(locks)",
+        "if not session.query('x', {}): pass",
+        "if session.query('x', {}): pass",
+        "def f(): return bool(session.query('x', {}))",
+    ],
+)
+def test_rows_that_are_typed_or_only_counted_are_fine(package: Path, code: str) -> None:
+    (package / "mirror" / "x.py").write_text(code)
+
+    assert list(_untyped_readers(package)) == []
