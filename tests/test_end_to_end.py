@@ -6,8 +6,8 @@ import pyarrow as pa
 
 import delkalakedb as dk
 from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import open_store
 
 
 def with_table(new_catalog_uri: str, name: str) -> str:

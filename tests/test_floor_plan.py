@@ -296,15 +296,14 @@ def _doors() -> list[Path]:
 def _imported(
     node: ast.ImportFrom, exported: dict[str, tuple[str, str]]
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """What checkers see of an import: of a whole module, all that it lists."""
+    """What checkers see of an import: of a whole module, all that it defines."""
     module = str(node.module)
     if node.names[0].name != "*":
         for alias in node.names:
             yield alias.asname or alias.name, (module, alias.name)
         return
-    listed = set(import_module(module).__all__)
     for name, (home, _) in exported.items():
-        if home == module and name in listed:
+        if home == module and hasattr(import_module(module), name):
             yield name, (module, name)
 
 
@@ -444,8 +443,8 @@ def _asks_otherwise(node: ast.AST) -> bool:
 
 def test_an_operation_becomes_the_value_that_the_next_step_takes() -> None:
     for step, made in (
-        (Engine.stage, "Staging[T]"),
-        (Operation.stage, "Staging[T]"),
+        (Engine.stage, "Staging[_T]"),
+        (Operation.stage, "Staging[_T]"),
         (Catalog.try_commit, "tuple[Committed | Skipped, ...] | Conflicted"),
         (commit, "tuple[Committed, ...] | Conflicted"),
         (publish_table, "Published"),

@@ -2,6 +2,4 @@
 
 from delkalakedb.deltalake import register
 
-__all__: list[str] = []
-
 register()

@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 from itertools import count
 
-__all__ = ["now_ms", "pause_s", "pauses"]
-
 # doublings of a pause; more would overflow a double
 _MOST_DOUBLINGS = 30
 

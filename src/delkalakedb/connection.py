@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from delkalakedb.settings import Settings, SettingsDict
     from delkalakedb.write.engines.deltars import NewSchema
 
-__all__ = ["Catalog", "close", "connect"]
-
 
 class Catalog(catalog.Catalog):
     """The tables of one SQL database; a context manager that closes its pool."""

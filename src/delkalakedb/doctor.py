@@ -38,8 +38,6 @@ from delkalakedb.write import find_leftovers, table_files
 if TYPE_CHECKING:
     from delkalakedb.settings import Settings, Uri
 
-__all__ = ["Check", "examine"]
-
 State = Literal["ok", "warn", "fail"]
 # milliseconds; leases and retention depend on clocks, and stores tell whole seconds
 _SKEW_MS = 5_000

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-__all__ = ["door"]
-
 
 def door(
     package: str, modules: Mapping[str, str]

@@ -5,8 +5,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-__all__ = ["Forkable", "Library", "at_fork", "count_threads"]
-
 
 def at_fork(**hooks: Callable[[], object]) -> None:
     """Register `os.register_at_fork` hooks; do nothing on Windows, which can't fork."""

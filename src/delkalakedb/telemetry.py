@@ -22,15 +22,6 @@ from typing import Any
 
 from delkalakedb.settings import redact
 
-__all__ = [
-    "JsonFormatter",
-    "PublishWarning",
-    "log_commit",
-    "log_event",
-    "tell_unpublished",
-    "telling",
-]
-
 # Silent until an application configures the logger.
 logging.getLogger("delkalakedb").addHandler(logging.NullHandler())
 

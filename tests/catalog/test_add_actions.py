@@ -12,8 +12,8 @@ import pytest
 import delkalakedb as dk
 from delkalakedb.model.actions import Add
 from delkalakedb.model.log import Staged
+from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import open_store
 
 
 def sample(part: str | None, number: int) -> pa.Table:

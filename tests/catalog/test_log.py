@@ -11,8 +11,8 @@ from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.mirror.publisher.publication import publish
 from delkalakedb.model.actions import CommitInfo, UnknownAction
 from delkalakedb.model.log import TxnLogReader
+from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import open_store
 from tests.support.actions import (
     DV,
     add,

@@ -23,7 +23,7 @@ from delkalakedb.errors import (
 from delkalakedb.migrate import copier as copying
 from delkalakedb.model.actions import Cdc, DomainMetadata
 from delkalakedb.settings.uri import format_uri, parse_uri
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.actions import protocol as protocol_of
 from tests.support.imports import with_table
 from tests.support.integrity import check_integrity

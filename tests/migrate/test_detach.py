@@ -8,7 +8,7 @@ import pytest
 import delkalakedb as dk
 from delkalakedb.catalog.load.staged_table import forget_table
 from delkalakedb.errors import MirrorError, TableNotFoundError
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.imports import with_table
 from tests.support.logs import rows
 

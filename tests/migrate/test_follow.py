@@ -8,7 +8,7 @@ import pytest
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError, MirrorError, ReadOnlyError
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.imports import assert_same_history, log_files, with_table
 from tests.support.logs import LAST, drop_commits, rows, write_history
 from tests.support.processes import program

@@ -20,8 +20,8 @@ from delkalakedb.errors import (
 )
 from delkalakedb.migrate.importer import import_table
 from delkalakedb.model.actions import Cdc, CommitInfo, DomainMetadata, Txn
+from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import Store, open_store
 from tests.support.actions import protocol as protocol_of
 from tests.support.imports import assert_same_history, log_files, with_table
 from tests.support.integrity import check_integrity

@@ -13,8 +13,8 @@ from delkalakedb.errors import MirrorError
 from delkalakedb.migrate import loader as loading
 from delkalakedb.migrate.importer import import_table
 from delkalakedb.migrate.loader import Source
+from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import open_store
 from tests.support.imports import assert_same_history, with_table
 from tests.support.integrity import check_integrity
 from tests.support.logs import FORMS, LAST, drop_commits, lines_at, rows, write_history

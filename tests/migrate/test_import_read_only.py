@@ -22,7 +22,7 @@ from delkalakedb.migrate.importer import import_table
 from delkalakedb.migrate.trees import Place, import_place, preview
 from delkalakedb.model.actions import Add, CommitInfo, UnknownAction
 from delkalakedb.model.log import Reads, Staged
-from delkalakedb.storage.store import Store, open_store
+from delkalakedb.storage import Store, open_store
 from tests.support.imports import assert_same_history, log_files, with_table
 from tests.support.integrity import check_integrity
 from tests.support.logs import log_path, rows

@@ -13,9 +13,9 @@ import pytest
 import delkalakedb as dk
 from delkalakedb.errors import CodecError, DeltaError, ProtocolError
 from delkalakedb.migrate.importer import import_table
+from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
 from delkalakedb.storage.log.segment import LogFiles, list_log
-from delkalakedb.storage.store import Store, open_store
 
 FOLDER = "DELKALAKEDB_TEST_TABLES"
 

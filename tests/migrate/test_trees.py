@@ -15,7 +15,7 @@ from delkalakedb.migrate.trees import (
     name_of,
     name_tables,
 )
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.logs import rows
 from tests.support.servers.stores import Place
 

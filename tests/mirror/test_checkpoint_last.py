@@ -11,7 +11,7 @@ from delkalakedb.mirror.checkpoint.checkpoint import (
     write_last_checkpoint,
 )
 from delkalakedb.model.actions import checksum
-from delkalakedb.storage.store import Store, open_store
+from delkalakedb.storage import Store, open_store
 
 
 @pytest.fixture

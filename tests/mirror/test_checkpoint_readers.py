@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from delkalakedb import Catalog
 from delkalakedb.mirror.checkpoint.checkpoint import checksum_path, version_checksum
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.actions import add, create, metadata, txn
 from tests.support.checkpoints import (
     STRUCT,

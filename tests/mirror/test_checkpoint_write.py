@@ -30,8 +30,8 @@ from delkalakedb.model.actions import (
     Protocol,
 )
 from delkalakedb.model.log import Replay, Staged
+from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import open_store
 from tests.support.actions import (
     DV,
     add,

@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 from delkalakedb.errors import DeltaError, VersionNotFoundError
 from delkalakedb.mirror.checkpoint.log_retention import clean_log
 from delkalakedb.model.actions import CommitInfo, Protocol
+from delkalakedb.storage import ObjectMeta, open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import ObjectMeta, open_store
 from tests.support.logs import (
     FORMS,
     PROTOCOL,

@@ -17,8 +17,8 @@ from delkalakedb.mirror.publisher.reconciler import Reconciler
 from delkalakedb.mirror.publisher.statuses import MirrorStatus, status
 from delkalakedb.mirror.verify.verification import verify_table
 from delkalakedb.model.log import Reads, Staged
+from delkalakedb.storage import Store
 from delkalakedb.storage.remote import RemoteStore
-from delkalakedb.storage.store import Store
 from delkalakedb.write import committer as commits
 from tests.support.actions import add, creation, paths
 from tests.support.faults import FaultStore

@@ -34,8 +34,8 @@ from delkalakedb.model.actions import Action, CommitInfo, UnknownAction, encode_
 from delkalakedb.model.log import Staged
 from delkalakedb.model.paths import commit_path
 from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import Store, open_store
 from delkalakedb.write.engines.deltars.workspace import DeltaRs
 from delkalakedb.write.operation import Operation, Target
 from tests.support.actions import (

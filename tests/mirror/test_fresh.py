@@ -16,7 +16,7 @@ from delkalakedb.mirror.publisher.publication import publish_table, stores_with
 from delkalakedb.model.actions import encode_commit
 from delkalakedb.model.paths import commit_path
 from delkalakedb.settings.uri import format_uri, parse_uri
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from delkalakedb.write import committer as commits
 from tests.support.actions import add, creation, staged, txn
 

@@ -13,8 +13,8 @@ from delkalakedb.mirror.publisher.publication import publish
 from delkalakedb.mirror.verify.verification import verify_table
 from delkalakedb.model.actions import Action, Add, Remove, dv_id
 from delkalakedb.model.log import TxnLogReader
+from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import Store, open_store
 from tests.support.histories import Model, Writers
 
 NOW_MS = time.time_ns() // 1_000_000

@@ -22,7 +22,7 @@ from delkalakedb.catalog.commit.outbox import Heartbeat, Lease, Mirror, Outbox
 from delkalakedb.catalog.load.adoption import hold_mirror
 from delkalakedb.errors import CatalogError, CatalogUnavailableError
 from delkalakedb.mirror.publisher.publication import publish_table, stores_with
-from delkalakedb.storage.store import Store
+from delkalakedb.storage import Store
 from tests.support.actions import add, commit, create
 from tests.support.faults import FaultStore
 from tests.support.mirror_workers import (

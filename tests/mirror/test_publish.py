@@ -25,8 +25,8 @@ from delkalakedb.mirror.publisher.publication import (
     publish_table,
     stores_with,
 )
+from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.local import LocalStore
-from delkalakedb.storage.store import Store, open_store
 from delkalakedb.write.committer import commit as deliver
 from tests.support.actions import add, commit, create, metadata, remove, staged, txn
 

@@ -14,7 +14,7 @@ import pytest
 
 import delkalakedb as dk
 from delkalakedb.mirror.verify.verification import verify_table
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.actions import domain, remove, txn
 from tests.support.lakes import Lake
 from tests.support.readers import READERS, UnreadableError, expected, read

@@ -15,7 +15,7 @@ from delkalakedb.errors import DivergedError, MirrorError, VersionNotFoundError
 from delkalakedb.mirror.publisher.republication import Republished, find_loss, republish
 from delkalakedb.mirror.verify.verification import verify_table
 from delkalakedb.model.paths import LOG, commit_path
-from delkalakedb.storage.store import Store
+from delkalakedb.storage import Store
 from tests.support.actions import creation, metadata
 from tests.support.mirror_workers import (
     brief,

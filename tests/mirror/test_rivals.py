@@ -26,7 +26,7 @@ from delkalakedb.mirror.publisher.publication import Published, publish_table
 from delkalakedb.mirror.publisher.statuses import status
 from delkalakedb.model.paths import LOG, commit_path
 from delkalakedb.settings.uri import format_uri, parse_uri
-from delkalakedb.storage.store import Store
+from delkalakedb.storage import Store
 from tests.support.actions import paths
 from tests.support.faults import FaultStore
 from tests.support.mirror_workers import (

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from delkalakedb import Catalog, mirror
 from delkalakedb.model.log import Reads, Staged
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from delkalakedb.write import committer as commits
 from tests.support.actions import add, creation, stats
 from tests.support.mirror_workers import (

@@ -25,9 +25,9 @@ from delkalakedb.mirror.verify.comparison import as_written, compare
 from delkalakedb.mirror.verify.verification import Report, verify, verify_table
 from delkalakedb.model.actions import Add, encode_commit
 from delkalakedb.model.paths import commit_path
+from delkalakedb.storage import ObjectMeta, Store, open_store
 from delkalakedb.storage.log.lookahead import read_ahead
 from delkalakedb.storage.log.segment import LogFiles
-from delkalakedb.storage.store import ObjectMeta, Store, open_store
 from tests.support.actions import add, commit, creation
 from tests.support.faults import Answer, FaultStore
 from tests.support.mirrors import CHECKPOINT, CHECKPOINT_PATH, LAST, copied, file, fill

@@ -15,7 +15,7 @@ from delkalakedb.mirror.checkpoint.checkpoint import LAST_CHECKPOINT, checksum_p
 from delkalakedb.mirror.verify.verification import Report, verify_table
 from delkalakedb.model.actions import CommitInfo, encode_commit
 from delkalakedb.model.paths import commit_path
-from delkalakedb.storage.store import Store, open_store
+from delkalakedb.storage import Store, open_store
 from tests.support.actions import add, cdc
 from tests.support.mirrors import CHECKPOINT_PATH, LAST, VECTOR_FILE, copied, file, fill
 

@@ -15,7 +15,7 @@ import pytest
 
 import delkalakedb as dk
 from delkalakedb.settings.uri import parse_uri
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.processes import program
 from tests.support.servers.spark_cluster import standalone_cluster
 from tests.support.servers.stores import SECRET, Place

@@ -11,8 +11,8 @@ import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import CodecError, UriError
 from delkalakedb.mirror.checkpoint import checkpoint, checkpoint as checkpoint_state
+from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import open_store
 from tests.support.imports import assert_same_history
 from tests.support.logs import (
     COLUMNS,

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from delkalakedb import spark as dks
 from delkalakedb.spark.session import can_reach
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.servers.stores import Place
 
 

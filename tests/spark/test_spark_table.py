@@ -22,7 +22,7 @@ from delkalakedb.errors import (
 from delkalakedb.settings.uri import format_uri, parse_uri
 from delkalakedb.spark.face.table import DeltaTable
 from delkalakedb.spark.writer.sink import BatchWriter
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import DeltaError, SchemaMismatchError, TableExistsError
 from delkalakedb.settings.uri import format_uri, parse_uri
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support import readers
 from tests.support.mapped_tables import make
 from tests.support.servers.stores import Place

@@ -17,8 +17,8 @@ from delkalakedb.model.actions import (
     dv_id,
     encode_commit,
 )
+from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import open_store
 from tests.support.logs import (
     COLUMNS,
     FORMS,

@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 from delkalakedb.catalog.load.log_rows import adds_of
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Add, action_to_dict, dv_id
+from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log.checkpoint import Part, read_checkpoint, read_files
-from delkalakedb.storage.store import Store, open_store
 from tests.support.logs import (
     COLUMNS,
     FORMS,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from delkalakedb.errors import StorageError
-from delkalakedb.storage.store import Store, open_store
+from delkalakedb.storage import Store, open_store
 from tests.support.servers.http_proxy import Answer, Proxy, pass_on, proxy
 from tests.support.servers.stores import Place
 

@@ -3,7 +3,7 @@ import uuid
 import pytest
 
 from delkalakedb.errors import StorageError
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.faults import FaultStore
 
 

@@ -12,8 +12,8 @@ from delkalakedb.errors import (
     VersionNotFoundError,
 )
 from delkalakedb.model.actions import CommitInfo, Protocol
+from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import open_store
 from tests.support.logs import (
     LAST,
     PROTOCOL,

@@ -7,7 +7,8 @@ import pytest
 from deltalake import DeltaTable
 
 from delkalakedb.errors import StorageError
-from delkalakedb.storage.store import Options, is_secret, open_store, parse_options
+from delkalakedb.storage import is_secret, open_store
+from delkalakedb.storage.store import Options, parse_options
 from tests.support.servers.http_proxy import proxy
 
 S3 = {

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings, strategies as st
 
 from delkalakedb.errors import StorageError
+from delkalakedb.storage import ObjectNotFoundError, open_store
 from delkalakedb.storage.location import canonical_location
-from delkalakedb.storage.store import ObjectNotFoundError, open_store
 
 ODD = [
     "a b/x%20y=é.json",

@@ -16,8 +16,8 @@ from delkalakedb.mirror.publisher.publication import publish
 from delkalakedb.model.actions import Add, Format, Metadata, Protocol
 from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.paths import commit_path
+from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import open_store
 from delkalakedb.write import committer as commits
 from tests.support.servers.stores import Place
 

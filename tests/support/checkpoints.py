@@ -15,8 +15,8 @@ from delkalakedb.mirror.checkpoint.checkpoint import (
 from delkalakedb.model.actions import encode_commit
 from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.paths import commit_path
+from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import Store, open_store
 
 STRUCT = {"delta.checkpoint.writeStatsAsStruct": "true"}
 TEXTLESS = {"delta.checkpoint.writeStatsAsJson": "false"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from delkalakedb.errors import StorageError
-from delkalakedb.storage.store import ObjectMeta, Store
+from delkalakedb.storage import ObjectMeta, Store
 
 Answer = TypeVar("Answer")
 

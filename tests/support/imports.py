@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import delkalakedb as dk
+from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
 from delkalakedb.storage.log.segment import list_log
-from delkalakedb.storage.store import Store, open_store
 from tests.support.logs import plain, view
 
 

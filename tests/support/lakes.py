@@ -25,7 +25,7 @@ from delkalakedb.mirror.checkpoint.checkpoint import (
 from delkalakedb.mirror.publisher.publication import publish
 from delkalakedb.model.actions import Action, Add, DeletionVector, Metadata, dv_id
 from delkalakedb.model.log import Reads, Staged
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.actions import metadata, protocol, remove, stats
 
 _Z85 = f"{digits}{ascii_lowercase}{ascii_uppercase}.-:+=^!/*?&<>()[]{{}}@%$#"

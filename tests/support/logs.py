@@ -17,8 +17,8 @@ from delkalakedb.model.actions import (
     action_to_dict,
     encode_commit,
 )
+from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
-from delkalakedb.storage.store import open_store
 
 LAST = 9
 PROTOCOL = Protocol(min_reader_version=1, min_writer_version=2)

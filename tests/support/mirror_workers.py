@@ -32,8 +32,8 @@ from delkalakedb.mirror.verify.verification import verify_table
 from delkalakedb.model.actions import encode_commit
 from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.paths import LOG, commit_path
+from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.local import LocalStore
-from delkalakedb.storage.store import Store, open_store
 from delkalakedb.write import committer as commits
 from tests.support.actions import add, creation, metadata, paths, remove, txn
 

@@ -15,7 +15,7 @@ from delkalakedb.mirror.checkpoint.checkpoint import (
 )
 from delkalakedb.mirror.publisher.publication import publish
 from delkalakedb.model.actions import Add
-from delkalakedb.storage.store import Store, open_store
+from delkalakedb.storage import Store, open_store
 from tests.support.actions import (
     DV,
     add,

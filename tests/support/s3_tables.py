@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import delkalakedb as dk
-from delkalakedb.storage.store import ObjectMeta, open_store
+from delkalakedb.storage import ObjectMeta, open_store
 from tests.support.servers.http_proxy import Answer, Proxy, proxy
 from tests.support.servers.stores import Place
 from tests.support.twins import Twins, rows

@@ -15,7 +15,7 @@ import delkalakedb as dk
 from delkalakedb.deltalake.create import create_table_with_add_actions
 from delkalakedb.errors import DeltaError, ProtocolError
 from delkalakedb.model.actions import Remove
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.actions import DV, attempt, schema
 from tests.support.cli import Cli
 from tests.support.hostile_tables import (

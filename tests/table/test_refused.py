@@ -22,7 +22,7 @@ from delkalakedb.errors import (
     UnknownOutcomeError,
 )
 from delkalakedb.settings.uri import format_uri, parse_uri
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.servers.stores import KEY, SECRET, Place
 
 ROWS = pa.table({"id": [1, 2]})

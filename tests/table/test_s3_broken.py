@@ -16,7 +16,7 @@ import pytest
 import delkalakedb as dk
 from delkalakedb.deltalake.registration import register, unregister
 from delkalakedb.errors import DeltaError, StorageError, TableNotFoundError
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.s3_tables import (
     ANY_AGE,
     DATA,

@@ -18,7 +18,7 @@ from deltalake.table import TableFeatures
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError
 from delkalakedb.settings.uri import parse_uri
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.s3_tables import (
     ANY_AGE,
     DATA,

@@ -16,7 +16,7 @@ from delkalakedb.deltalake.raw.raw_table import SqlRawTable
 from delkalakedb.deltalake.vacuum import Vacuum
 from delkalakedb.errors import DeltaError, VersionNotFoundError
 from delkalakedb.model.actions import Add
-from delkalakedb.storage.store import open_store
+from delkalakedb.storage import open_store
 from tests.support.actions import DV, cdc, remove
 from tests.support.lakes import Lake
 from tests.support.servers.stores import Place

@@ -18,8 +18,7 @@ else:
                 "using_table"
             ),
             "file_list": (
-                "Files has_odd_paths has_vectors load_files "
-                "local_folder may_have_vectors resolve_readable"
+                "Files has_odd_paths has_vectors load_files may_have_vectors"
             ),
             "pending_snapshot": "PendingSnapshot new_table",
             "snapshot": "Snapshot",

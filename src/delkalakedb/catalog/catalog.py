@@ -48,16 +48,6 @@ if TYPE_CHECKING:
     from delkalakedb.model.log import Staged
     from delkalakedb.settings import Settings, SettingsDict
 
-__all__ = [
-    "Catalog",
-    "CatalogOrUri",
-    "connect",
-    "open_catalog",
-    "uri_of",
-    "using_catalog",
-    "using_table",
-]
-
 
 # delta-rs takes a folder called %41 for one called A.
 _ODD = re.compile(r"[^\w .-]|^\.")

@@ -17,17 +17,7 @@ from delkalakedb.model.paths import ODD_PATH, Inside, Outside
 from delkalakedb.model.rules.features import DELETION_VECTORS
 from delkalakedb.model.stats.add_actions import ADD_ACTION_COLUMNS
 from delkalakedb.model.vectors import vector_paths
-from delkalakedb.storage import file_places, file_uris, local_folder, resolve_readable
-
-__all__ = [
-    "Files",
-    "has_odd_paths",
-    "has_vectors",
-    "load_files",
-    "local_folder",
-    "may_have_vectors",
-    "resolve_readable",
-]
+from delkalakedb.storage import file_places, file_uris, resolve_readable
 
 _ORDER = [("added_version", "descending"), ("file_id", "ascending")]
 _KEYS = [name for name, _ in _ORDER]

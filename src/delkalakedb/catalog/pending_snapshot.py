@@ -18,8 +18,6 @@ from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.model.records import Commit
 from delkalakedb.model.stats.stats import parse_stats
 
-__all__ = ["PendingSnapshot", "new_table"]
-
 
 class PendingSnapshot(Snapshot):
     """A snapshot with staged commits on top of it.

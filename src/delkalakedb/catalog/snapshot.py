@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from delkalakedb.model.predicate.predicate import Predicate
 
-__all__ = ["Filter", "Snapshot"]
-
 Filter = Union[str, Sequence[Any], "Predicate"]
 
 

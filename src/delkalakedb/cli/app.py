@@ -17,21 +17,6 @@ if TYPE_CHECKING:
     from delkalakedb.settings import Settings, Uri
     from delkalakedb.telemetry import PublishWarning
 
-__all__ = [
-    "CONFLICT",
-    "FAILED",
-    "FOUND",
-    "INTERRUPTED",
-    "UNREACHABLE",
-    "Advance",
-    "App",
-    "Group",
-    "Root",
-    "command",
-    "failure",
-    "pass_app",
-]
-
 
 # called with what is done and the total, or None where the total isn't known
 Advance = Callable[[int, int | None], None]

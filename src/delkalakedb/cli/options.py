@@ -14,23 +14,6 @@ from delkalakedb.model.times import parse_utc, to_ms
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = [
-    "DURATION",
-    "NAMES",
-    "PAIR",
-    "TABLE",
-    "TIME",
-    "Parsed",
-    "at_options",
-    "commits_options",
-    "deep_option",
-    "dry_run_option",
-    "limit_option",
-    "outside_files_option",
-    "where_option",
-    "yes_option",
-]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
 

@@ -15,8 +15,6 @@ from typing import IO, Any, Literal
 
 from delkalakedb.model.times import format_ms
 
-__all__ = ["FORMATS", "Output", "plain"]
-
 FORMATS = ("text", "json", "csv")
 # records; the columns of so many are aligned with each other
 _PAGE_ROWS = 1000

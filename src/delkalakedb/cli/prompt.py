@@ -21,8 +21,6 @@ from delkalakedb.settings import redact
 if TYPE_CHECKING:
     from delkalakedb import Catalog
 
-__all__ = ["make_prompt"]
-
 _WORD = re.compile(r'[\w."]+')
 _PLAIN = re.compile(r"[a-z_]\w*")
 _KEYWORDS = re.findall(

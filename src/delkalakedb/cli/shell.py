@@ -14,8 +14,6 @@ from delkalakedb.cli.app import INTERRUPTED, App, command, failure, pass_app
 if TYPE_CHECKING:
     from delkalakedb import Catalog
 
-__all__ = ["Statement", "shell", "split"]
-
 
 _BLANK = re.compile(r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.S)
 _WORD = re.compile(r"[.\\]?([a-z][\w-]*)(?=[\s;]|\Z)")

@@ -17,13 +17,19 @@ from typing import Any
 import deltalake
 from deltalake import _internal
 
-from delkalakedb.catalog import local_folder, open_catalog
+from delkalakedb.catalog import open_catalog
 from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
 from delkalakedb.model.new_actions import check_custom_metadata
 from delkalakedb.model.paths import LOG
 from delkalakedb.model.records import Table
 from delkalakedb.settings import format_uri, parse_uri, require_table
-from delkalakedb.storage import ObjectMeta, Store, canonical_location, open_store
+from delkalakedb.storage import (
+    ObjectMeta,
+    Store,
+    canonical_location,
+    local_folder,
+    open_store,
+)
 from delkalakedb.write import (
     Operation,
     Staging,
@@ -38,15 +44,6 @@ from delkalakedb.write.engines.deltars import (
     parse_new_schema,
     split_properties,
 )
-
-__all__ = [
-    "bring_footers",
-    "convert_folder",
-    "convert_to_deltalake",
-    "create_deltalake",
-    "create_table_with_add_actions",
-]
-
 
 # Files read at a time.
 _AT_ONCE = 16

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     # Imported where it is needed, because it loads pandas.
     import pyarrow.dataset as ds
 
-__all__ = ["check_plain", "dataset_files", "make_dataset", "odd_files", "scan_rows"]
-
 # Statistics have times cut to milliseconds.
 _CUT = timedelta(milliseconds=1)
 # Digits; statistics have decimals as doubles, which are exact up to here.

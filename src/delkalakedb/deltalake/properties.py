@@ -15,8 +15,6 @@ from delkalakedb.model.new_actions import new_commit_info
 from delkalakedb.model.schema.properties import check_changeable, parse_properties
 from delkalakedb.write import commit
 
-__all__ = ["set_properties", "unset_properties"]
-
 _Options = Mapping[str, str] | None
 
 

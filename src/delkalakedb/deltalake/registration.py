@@ -29,9 +29,6 @@ from delkalakedb.settings import is_deltasql, parse_uri, require_table
 from delkalakedb.write import new_location
 from delkalakedb.write.engines.deltars import check_delta_rs
 
-__all__ = ["QueryBuilder", "register", "unregister"]
-
-
 _Route = Callable[[Any], Any]
 
 _LOCK = threading.Lock()

@@ -24,8 +24,6 @@ from delkalakedb.catalog import (
     PendingSnapshot,
     Snapshot,
     has_odd_paths,
-    local_folder,
-    resolve_readable,
 )
 from delkalakedb.catalog.read import add_from_row
 from delkalakedb.errors import (
@@ -50,11 +48,9 @@ from delkalakedb.model.actions import (
 from delkalakedb.model.paths import LOG, Inside, Outside, commit_path, log_path
 from delkalakedb.model.rules.features import LOG_ONLY
 from delkalakedb.model.vectors import relocated_vector, vector_path
-from delkalakedb.storage import canonical_location
+from delkalakedb.storage import canonical_location, local_folder, resolve_readable
 from delkalakedb.write import folder_of
 from delkalakedb.write.engines.deltars import explained
-
-__all__ = ["Real", "open_changes", "open_real"]
 
 _LINK = "table"
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, PostCommitHookProperties
     from deltalake.table import FilePruningPredicateType, FilterType
 
-__all__ = ["DeltaTable", "naming_schemes"]
-
 
 _UNKNOWN = re.compile(r"Unknown scheme: (.*?)\. Known schemes: (.*)")
 # Prefix of schemes that are other names of known ones.

@@ -35,8 +35,6 @@ from delkalakedb.write.engines.deltars import (
     split_properties,
 )
 
-__all__ = ["Transaction", "transaction"]
-
 T = TypeVar("T")
 
 

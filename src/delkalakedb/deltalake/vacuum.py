@@ -25,8 +25,6 @@ from delkalakedb.model.vectors import vector_paths
 from delkalakedb.storage import Store
 from delkalakedb.telemetry import log_event
 
-__all__ = ["Retention", "Vacuum", "retention_of"]
-
 _log = logging.getLogger("delkalakedb.vacuum")
 _HOUR_MS = 3_600_000
 # They hold files that belong to data files, and are deleted with them.

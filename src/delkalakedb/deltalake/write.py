@@ -21,8 +21,6 @@ from delkalakedb.settings import Uri, is_deltasql, parse_uri, require_table
 from delkalakedb.write import Operation, Staging, make_table, private_folder
 from delkalakedb.write.engines.deltars import IN_PRIVATE, DeltaRs, split_properties
 
-__all__ = ["read_back", "write_deltalake"]
-
 
 @contextmanager
 def read_back(made: Staging[None]) -> Iterator[RecordBatchReader]:

@@ -35,9 +35,7 @@ from delkalakedb.catalog.read import Head
 from delkalakedb.errors import CatalogError, MirrorError, ReadOnlyError
 from delkalakedb.settings import Uri
 
-__all__ = ["Copied", "copy_catalog"]
-
-Tell = Callable[[str, int, int], None]
+_Tell = Callable[[str, int, int], None]
 State = Literal["copied", "already there", "would copy"]
 
 
@@ -66,7 +64,7 @@ def copy_catalog(
     *,
     move: bool = False,
     dry_run: bool = False,
-    progress: Tell | None = None,
+    progress: _Tell | None = None,
 ) -> list[Copied]:
     """Hand tables over to another catalog, with all of their history.
 
@@ -100,7 +98,7 @@ def _preview(source: Catalog, name: str) -> Copied:
 
 
 def _copy(
-    source: Catalog, target: Catalog, name: str, *, move: bool, tell: Tell | None
+    source: Catalog, target: Catalog, name: str, *, move: bool, tell: _Tell | None
 ) -> Copied:
     if source.backend is target.backend:
         raise CatalogError(f"{source.uri}: a catalog can't be copied to itself")
@@ -126,7 +124,7 @@ def _copy(
 
 
 def _hand_over(
-    source: Catalog, target: Catalog, head: Head, moving: str, tell: Tell | None
+    source: Catalog, target: Catalog, head: Head, moving: str, tell: _Tell | None
 ) -> int:
     with _held(source, target, head, moving) as head:
         mirror = Outbox(source.backend).load(head.name)
@@ -164,7 +162,7 @@ def _stage(
     target: Catalog,
     head: Head,
     staged: StagedTable,
-    tell: Tell | None,
+    tell: _Tell | None,
 ) -> int:
     numbered = renumbered(head, staged.table_id)
     counts = [count_rows(source.backend, part, head.table_id) for part in PARTS]

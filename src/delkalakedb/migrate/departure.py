@@ -39,8 +39,6 @@ from delkalakedb.model.paths import LOG
 from delkalakedb.model.rules.protocol import is_fenced
 from delkalakedb.storage import ObjectMeta, Store, open_store
 
-__all__ = ["Detached", "Dropped", "detach", "drop_table", "list_objects"]
-
 # Attempts to forget a table at the version that was verified.
 _ATTEMPTS = 10
 # Files deleted by one call of the store.

@@ -9,16 +9,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, using_table
-from delkalakedb.catalog.load import FOLLOWING, find_table_at, set_hold
-from delkalakedb.catalog.read import Head
+from delkalakedb.catalog.load import find_table_at, set_hold
+from delkalakedb.catalog.read import FOLLOWING, Head
 from delkalakedb.errors import DeltaError, MirrorError
 from delkalakedb.migrate.importer import Imported, Tell, import_table, store_at
 from delkalakedb.mirror import adopt
 from delkalakedb.mirror.verify import verify_table
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import list_log
-
-__all__ = ["Synced", "cut_over", "follow", "sync"]
 
 # Attempts to catch up with the other writers before the cut-over.
 _ATTEMPTS = 10

@@ -26,14 +26,6 @@ from delkalakedb.model.rules.protocol import supported_features
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import LogFiles, Reading, list_log, list_newer
 
-__all__ = [
-    "ImportProgress",
-    "Imported",
-    "Tell",
-    "import_table",
-    "store_at",
-]
-
 _STAGED_COMMIT = re.compile(rf"{LOG}/_staged_commits/(\d{{20}})\.")
 # Differences looked for; foreign commits are among them, and aren't mistakes.
 _LOOKED_AT = 1000

@@ -40,8 +40,6 @@ from delkalakedb.model.rules.protocol import check_adoptable, check_readable
 from delkalakedb.storage import ObjectMeta, Store
 from delkalakedb.storage.log import LogFiles, Part, Reading, read_checkpoint
 
-__all__ = ["Loader", "Source", "choose_source", "read_entries"]
-
 
 @dataclass(frozen=True, slots=True)
 class Source:

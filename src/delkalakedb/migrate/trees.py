@@ -19,17 +19,6 @@ from delkalakedb.settings import redact
 from delkalakedb.storage import Store, canonical_location, open_store
 from delkalakedb.storage.log import FileTxnLogReader, list_log
 
-__all__ = [
-    "Outcome",
-    "Place",
-    "find_places",
-    "find_tables",
-    "import_place",
-    "name_of",
-    "name_tables",
-    "preview",
-]
-
 State = Literal[
     "imported", "caught up", "already there", "differs", "refused", "would import"
 ]

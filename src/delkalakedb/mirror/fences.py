@@ -10,8 +10,6 @@ from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.new_actions import new_commit_info
 from delkalakedb.model.rules.protocol import DROP_FEATURE, fenced, is_fenced, unfenced
 
-__all__ = ["fence", "unfence"]
-
 _Options = Mapping[str, str] | None
 
 

@@ -24,8 +24,6 @@ from delkalakedb.model.paths import LOG, commit_path
 from delkalakedb.storage import ObjectMeta, ObjectNotFoundError, Store, open_store
 from delkalakedb.telemetry import log_event
 
-__all__ = ["ForeignCommit", "adopt", "decode_entry", "find_foreign"]
-
 _DISCARDED = f"{LOG}/_discarded"
 _LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 # The version of a log file, and the last version of a compacted one.

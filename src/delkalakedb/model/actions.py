@@ -16,37 +16,6 @@ from msgspec import UNSET, UnsetType
 
 from delkalakedb.errors import CodecError
 
-__all__ = [
-    "FILELESS",
-    "NAMES",
-    "NO_SCHEMA",
-    "UNSET",
-    "Action",
-    "Add",
-    "Cdc",
-    "CheckpointMetadata",
-    "CommitInfo",
-    "DeletionVector",
-    "DomainMetadata",
-    "Format",
-    "Metadata",
-    "Protocol",
-    "Remove",
-    "Sidecar",
-    "Txn",
-    "UnknownAction",
-    "action_from_dict",
-    "action_to_dict",
-    "canonical_form",
-    "checksum",
-    "decode_commit",
-    "decode_struct",
-    "dv_id",
-    "encode_commit",
-    "encode_struct",
-    "known",
-]
-
 T = TypeVar("T")
 # Absent | null | value.
 Maybe = Union[T, UnsetType, None]  # noqa: UP007

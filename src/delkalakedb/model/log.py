@@ -18,8 +18,6 @@ from delkalakedb.model.actions import (
 )
 from delkalakedb.model.predicate.predicate import Predicate
 
-__all__ = ["FileKey", "Reads", "Replay", "Staged", "State", "TxnLogReader"]
-
 
 @dataclass(frozen=True, slots=True)
 class State:

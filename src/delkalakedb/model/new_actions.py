@@ -31,25 +31,6 @@ from delkalakedb.model.rules.conflicts import ROW_TRACKING_DOMAIN
 from delkalakedb.model.rules.features import ROW_TRACKING
 from delkalakedb.model.rules.protocol import supported_features
 
-__all__ = [
-    "NO_ROW_IDS",
-    "NewFile",
-    "assign_row_ids",
-    "carry_row_ids",
-    "check_custom_metadata",
-    "custom_metadata",
-    "final_commit_info",
-    "gives_row_ids",
-    "in_commit_timestamp",
-    "in_commit_timestamp_of",
-    "merged_commit_info",
-    "new_commit_info",
-    "row_id_high_water_mark",
-    "row_tracking_domain",
-    "with_row_ids",
-    "with_timestamp_enablement",
-]
-
 _STAMP = "inCommitTimestamp"
 # The catalog writes these to every commit, whoever staged its actions.
 _OF_THE_CATALOG = (_STAMP, "isBlindAppend", "participants", "txnId")

@@ -18,23 +18,6 @@ from delkalakedb.model.actions import Action, Add, Cdc, Remove, known
 from delkalakedb.model.vectors import vector_paths
 from delkalakedb.settings import redact
 
-__all__ = [
-    "LOG",
-    "NULL_FOLDER",
-    "ODD_PATH",
-    "Inside",
-    "Outside",
-    "Values",
-    "check_inside",
-    "commit_path",
-    "file_path",
-    "files_inside",
-    "key_inside",
-    "log_path",
-    "log_paths",
-    "resolve_path",
-]
-
 Values = dict[str, str | None]
 """Partition values by physical names, as the log has them."""
 

@@ -9,8 +9,6 @@ import msgspec
 from delkalakedb.errors import CodecError
 from delkalakedb.model.schema.schema import Schema, parse_schema
 
-__all__ = ["Commit", "File", "Table"]
-
 Strings = dict[str, str | None]
 
 

@@ -6,21 +6,6 @@ A time without a zone is in UTC, as in delta-rs.
 import re
 from datetime import UTC, date, datetime, timedelta
 
-__all__ = [
-    "DAY_MICROS",
-    "duration_ms",
-    "format_ms",
-    "from_days",
-    "from_micros",
-    "from_ms",
-    "parse_moment",
-    "parse_rfc_3339",
-    "parse_utc",
-    "to_days",
-    "to_micros",
-    "to_ms",
-]
-
 DAY_MICROS = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = _EPOCH.replace(tzinfo=UTC)

@@ -19,18 +19,6 @@ from delkalakedb.model.actions import DeletionVector, known
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
-__all__ = [
-    "FRAME_BYTES",
-    "inline_vector",
-    "kept_rows",
-    "parse_vector",
-    "relocated_vector",
-    "renamed_vector",
-    "unframed",
-    "vector_path",
-    "vector_paths",
-]
-
 FRAME_BYTES = 8
 """Bytes around each vector in a file: four of length before, four of checksum after."""
 

@@ -18,8 +18,6 @@ from delkalakedb.errors import QueryError, SchemaMismatchError, TableNotFoundErr
 from delkalakedb.query.formats import DataFile, find_files, inspect_file, open_file
 from delkalakedb.settings import parse_uri, require_table
 
-__all__ = ["Appended", "append_files"]
-
 Advance = Callable[[int, int | None], None]
 
 

@@ -13,8 +13,6 @@ from delkalakedb.model.schema.schema import Field
 from delkalakedb.query.duck import Query, open_duckdb, quoted, run_query
 from delkalakedb.query.sources import version_source
 
-__all__ = ["Change", "changed_rows", "compare_versions"]
-
 _COLUMNS = ("path", "size_bytes", "num_records", "deletion_vector")
 
 

@@ -19,16 +19,6 @@ from delkalakedb.errors import QueryError
 if TYPE_CHECKING:
     from delkalakedb.query.sources import Source
 
-__all__ = [
-    "BATCH_ROWS",
-    "Query",
-    "Selected",
-    "explained",
-    "open_duckdb",
-    "quoted",
-    "run_query",
-]
-
 # Rows in a batch.
 BATCH_ROWS = 10_000
 # Batches computed ahead of the reader.

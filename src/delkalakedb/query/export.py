@@ -18,8 +18,6 @@ from delkalakedb.errors import QueryError, StorageError
 from delkalakedb.query.duck import Selected, quoted
 from delkalakedb.query.selection import select
 
-__all__ = ["Exported", "export_rows", "rows_of"]
-
 # Rows in a batch, which becomes a row group.
 _BATCH_ROWS = 100_000
 

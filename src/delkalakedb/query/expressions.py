@@ -32,8 +32,6 @@ from delkalakedb.model.predicate.predicate import (
 from delkalakedb.model.schema.schema import Column, Schema
 from delkalakedb.model.times import from_days, from_micros
 
-__all__ = ["predicate_from"]
-
 _OPS = {
     "equal": Op.EQ,
     "not_equal": Op.NE,

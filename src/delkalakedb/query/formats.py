@@ -14,16 +14,6 @@ from delkalakedb.errors import DeltaError, SchemaMismatchError, StorageError
 from delkalakedb.query.duck import Query, open_duckdb, quoted, run_query
 from delkalakedb.write.engines.deltars import schema_from_arrow
 
-__all__ = [
-    "DataFile",
-    "find_files",
-    "inspect_file",
-    "kind_of_file",
-    "open_file",
-    "sample_schema",
-]
-
-
 _KINDS = {
     ".parquet": "parquet",
     ".csv": "csv",

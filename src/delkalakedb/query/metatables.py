@@ -17,8 +17,6 @@ from delkalakedb.query.expressions import predicate_from
 from delkalakedb.query.sources import Source, filtered
 from delkalakedb.settings import redact
 
-__all__ = ["METATABLES", "meta_source"]
-
 _TIME = pa.timestamp("ms", "UTC")
 _TABLES = pa.schema(
     [

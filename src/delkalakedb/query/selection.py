@@ -34,8 +34,6 @@ from delkalakedb.query.duck import (
 if TYPE_CHECKING:
     from delkalakedb.query.sources import Source
 
-__all__ = ["Reference", "Selected", "rewrite", "select"]
-
 _META = "deltasql."
 _NAMES = ("catalog_name", "schema_name", "table_name")
 

@@ -11,14 +11,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 
-from delkalakedb.catalog import Catalog, Files, Snapshot, load_files, local_folder
+from delkalakedb.catalog import Catalog, Files, Snapshot, load_files
 from delkalakedb.deltalake import make_dataset, odd_files, scan_rows
 from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.model.predicate.predicate import Anything
 from delkalakedb.query.expressions import predicate_from
+from delkalakedb.storage import local_folder
 from delkalakedb.write.engines.deltars import open_filesystem
-
-__all__ = ["Scan", "Source", "filtered", "version_source"]
 
 Scan = Callable[[list[str], ds.Expression | None], Iterator[pa.RecordBatch]]
 

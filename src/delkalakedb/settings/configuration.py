@@ -26,8 +26,6 @@ from delkalakedb.settings.keys import (
 )
 from delkalakedb.settings.uri import DEFAULT_FILE, ENV_PREFIX, Uri, parse_uri
 
-__all__ = ["load_settings"]
-
 _ENV_CONFIG = f"{ENV_PREFIX}CONFIG"
 _NO_SETTINGS = {_ENV_CONFIG, f"{ENV_PREFIX}REGISTER"}
 _ENV_TEST = f"{ENV_PREFIX}TEST_"

@@ -28,29 +28,6 @@ from delkalakedb.settings.uri import (
     read_place,
 )
 
-__all__ = [
-    "ENV_NESTED",
-    "CacheDict",
-    "CacheSettings",
-    "ConcurrencyDict",
-    "ConcurrencySettings",
-    "MirrorDict",
-    "MirrorSettings",
-    "PoolDict",
-    "PoolSettings",
-    "RetryDict",
-    "RetrySettings",
-    "SettingIgnoredWarning",
-    "Settings",
-    "SettingsDict",
-    "SqlDict",
-    "SqlSettings",
-    "StatsDict",
-    "StatsSettings",
-    "as_given",
-    "describe_keys",
-]
-
 ENV_NESTED = "__"
 
 

@@ -4,15 +4,6 @@ import re
 from collections.abc import Container, Iterable
 from urllib.parse import quote, unquote
 
-__all__ = [
-    "MASK",
-    "SECRET_NAMES",
-    "redact",
-    "redact_secrets",
-    "redact_uri",
-    "redact_url",
-]
-
 MASK = "***"
 # The name of a secret ends in one of these.
 SECRET_NAMES = (

@@ -17,25 +17,6 @@ if TYPE_CHECKING:
 
     from delkalakedb.settings.keys import Settings
 
-__all__ = [
-    "DEFAULT_FILE",
-    "ENV_PREFIX",
-    "MAX_SECONDS",
-    "OPTIONS",
-    "PLACE",
-    "SCHEMES",
-    "PlainSettings",
-    "Uri",
-    "format_uri",
-    "is_deltasql",
-    "parse_uri",
-    "plain_settings",
-    "read_place",
-    "require_table",
-    "scheme_of",
-    "supported_engines",
-]
-
 ENV_PREFIX = "DELKALAKEDB_"
 DEFAULT_FILE = "deltalakedb.toml"
 MAX_SECONDS = 86_400  # a day: the longest timeout

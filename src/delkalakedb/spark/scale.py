@@ -33,8 +33,6 @@ from delkalakedb.storage.log import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["checkpoint", "import_table", "verify"]
-
 T = TypeVar("T")
 Options = Mapping[str, str] | None
 # tasks in one job, whose results are in the driver's memory together

@@ -14,20 +14,6 @@ from delkalakedb.model.actions import Metadata
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import PHYSICAL_NAME
 
-__all__ = [
-    "arrow_schema",
-    "file_schema",
-    "find_field",
-    "is_mapped",
-    "physical_columns",
-    "physical_schema",
-    "physical_type",
-    "quoted",
-    "spark_schema",
-    "table_schema",
-]
-
-
 # keys that Spark would act on, such as a default for missing values
 _ACTED_ON = ("CURRENT_DEFAULT", "EXISTS_DEFAULT", "__CHAR_VARCHAR_TYPE_STRING")
 

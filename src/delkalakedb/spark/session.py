@@ -16,15 +16,6 @@ from delkalakedb.errors import DeltaError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "can_reach",
-    "check_pyspark",
-    "check_spark",
-    "is_connect",
-    "java_path",
-    "spark_url",
-]
-
 _PYSPARK = (4, 2)
 _JAVA = 17
 _REMEDY = "pip install 'delkalakedb[spark]'"

@@ -35,8 +35,6 @@ from delkalakedb.spark.session import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["StreamReader", "foreach_batch"]
-
 # files; Delta Spark's default
 _MAX_FILES = 1000
 # oldest files first

@@ -17,15 +17,6 @@ from obstore.exceptions import BaseError, NotFoundError
 
 from delkalakedb.errors import StorageError
 
-__all__ = [
-    "ObjectMeta",
-    "ObjectNotFoundError",
-    "Store",
-    "first_line",
-    "is_of_store",
-    "plain_words",
-]
-
 # The server's error code, such as NoSuchKey.
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")

@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from delkalakedb.storage.base import ObjectMeta, ObjectNotFoundError, Store
 
-__all__ = ["LocalStore"]
-
 _TEMPORARY = re.compile(r"\.dk-[0-9a-f]{32}\.tmp")
 _CHUNK_BYTES = 1 << 20
 _DAY_S = 24 * 60 * 60

@@ -8,14 +8,6 @@ from delkalakedb.errors import DeltaError, StorageError
 from delkalakedb.model.paths import Inside, Outside, log_path, resolve_path
 from delkalakedb.settings import SCHEMES, redact_url, scheme_of
 
-__all__ = [
-    "canonical_location",
-    "file_places",
-    "file_uris",
-    "local_folder",
-    "resolve_readable",
-]
-
 _ALIASES = {"s3a": "s3"}
 
 

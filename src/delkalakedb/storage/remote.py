@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta as Found
     from obstore.store import ObjectStore
 
-__all__ = ["RemoteStore", "Server"]
-
 # The key of a bucket on an S3 server that may ignore `If-None-Match`.
 Server = tuple[str, ...]
 

@@ -15,24 +15,13 @@ from obstore.store import MemoryStore, from_url
 
 from delkalakedb.errors import StorageError
 from delkalakedb.settings import SECRET_NAMES, redact, redact_secrets
-from delkalakedb.storage.base import ObjectMeta, ObjectNotFoundError, Store, first_line
+from delkalakedb.storage.base import Store, first_line
 from delkalakedb.storage.local import LocalStore
 from delkalakedb.storage.location import canonical_location, local_folder
 from delkalakedb.storage.remote import RemoteStore, Server
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
-
-__all__ = [
-    "ObjectMeta",
-    "ObjectNotFoundError",
-    "Options",
-    "Store",
-    "canonical_location",
-    "is_secret",
-    "open_store",
-    "parse_options",
-]
 
 _VENDORS = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}
 _CLIENT = frozenset(

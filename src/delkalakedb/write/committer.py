@@ -36,18 +36,7 @@ from delkalakedb.telemetry import PublishWarning
 from delkalakedb.write.engines.deltars import NewSchema, creation
 from delkalakedb.write.operation import Operation, Staging, Target
 
-__all__ = [
-    "Together",
-    "commit",
-    "create_table",
-    "is_certain",
-    "lost",
-    "make_table",
-    "new_location",
-    "perform",
-]
-
-T = TypeVar("T")
+_T = TypeVar("_T")
 _Options = Mapping[str, str] | None
 
 
@@ -110,11 +99,11 @@ _STAGED_AGAIN = frozenset(
 def perform(
     catalog: Catalog,
     snapshot: Snapshot,
-    operation: Operation[T],
+    operation: Operation[_T],
     *,
     retries: int | None = None,
     storage_options: _Options = None,
-) -> tuple[T, int | None]:
+) -> tuple[_T, int | None]:
     """Stage and commit an operation; return its result and the version that it made.
 
     The version is None if the operation had nothing to commit.
@@ -255,7 +244,7 @@ class Together:
         version, identity = self._versions[name]
         return self.catalog.snapshot(name, version, identity=identity)
 
-    def stage(self, name: str, operation: Operation[T]) -> T:
+    def stage(self, name: str, operation: Operation[_T]) -> _T:
         """Stage an operation on a table; return the operation's result."""
         snapshot = self.snapshot(name)
         snapshot.check_ours()

@@ -21,19 +21,6 @@ import pyarrow as pa
 from delkalakedb.errors import StorageError
 from delkalakedb.storage import Store, canonical_location, open_store
 
-__all__ = [
-    "Spool",
-    "TableFiles",
-    "ensure_own",
-    "find_leftovers",
-    "folder_of",
-    "own_path",
-    "private_folder",
-    "remove_leftovers",
-    "table_files",
-]
-
-
 try:
     import fcntl
 except ImportError:  # Windows has no such locks.

@@ -19,9 +19,7 @@ from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.write.files import TableFiles, table_files
 
-__all__ = ["Engine", "Operation", "Staging", "Target"]
-
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _log = logging.getLogger("delkalakedb.workspace")
 
@@ -63,7 +61,7 @@ class Target:
         return table_files(self.location, self.storage_options)
 
 
-class Engine(Protocol[T]):
+class Engine(Protocol[_T]):
     """Makes the files and the actions of one operation, and commits nothing.
 
     What `stage` promises:
@@ -79,13 +77,13 @@ class Engine(Protocol[T]):
        newest version.
     """
 
-    def stage(self, target: Target, operation: "Operation[T]") -> "Staging[T]":
+    def stage(self, target: Target, operation: "Operation[_T]") -> "Staging[_T]":
         """Stage `operation` on `target`."""
         ...
 
 
 @dataclass(frozen=True)
-class Operation(Generic[T]):
+class Operation(Generic[_T]):
     """One change of a table, and how much of the table the change looks at.
 
     Args:
@@ -98,18 +96,18 @@ class Operation(Generic[T]):
     """
 
     name: str
-    engine: Engine[T]
+    engine: Engine[_T]
     files: Predicate | None = None
     rearranges: bool = False
     remove_all: bool = False
 
-    def stage(self, target: Target) -> "Staging[T]":
+    def stage(self, target: Target) -> "Staging[_T]":
         """Return the files and actions that the engine makes on `target`."""
         return self.engine.stage(target, self)
 
 
 @dataclass(frozen=True)
-class Staging(Generic[T]):
+class Staging(Generic[_T]):
     """What an engine made of an operation: a result, actions, and files in their place.
 
     Args:
@@ -121,12 +119,12 @@ class Staging(Generic[T]):
     """
 
     target: Target
-    operation: Operation[T]
-    result: T
+    operation: Operation[_T]
+    result: _T
     commits: Sequence[Sequence[Action]] = ()
     new_paths: Sequence[str] = ()
 
-    def on(self, latest: Snapshot) -> "Staging[T]":
+    def on(self, latest: Snapshot) -> "Staging[_T]":
         """Return the staging for another version, which the operation need not read."""
         return replace(self, target=replace(self.target, snapshot=latest))
 

@@ -14,8 +14,6 @@ from delkalakedb.model.paths import files_inside
 from delkalakedb.model.rules.protocol import fenced, is_fenced, supported_features
 from delkalakedb.storage import Store
 
-__all__ = ["Restored", "check_present", "removed", "restored"]
-
 # Files looked for at a time.
 _AT_ONCE = 16
 _LAST_COLUMN_ID = "delta.columnMapping.maxColumnId"

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from delkalakedb.catalog.engine import Backend
 from delkalakedb.catalog.read import commit_from_row, no_such_table
 
-__all__ = ["Growth", "TableStats", "by_day", "load_audit", "load_growth", "load_stats"]
-
 # rows; more than a catalog can have
 _ALL = 2**62
 _DAY_MS = 86_400_000

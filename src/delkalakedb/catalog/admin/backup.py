@@ -39,17 +39,6 @@ from delkalakedb.errors import CatalogError
 if TYPE_CHECKING:
     from delkalakedb.settings import Settings, Uri
 
-__all__ = [
-    "Backup",
-    "Restored",
-    "SchemaVersions",
-    "back_up",
-    "load_tables",
-    "load_versions",
-    "restore_backup",
-    "upgrade_catalog",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Backup:

@@ -8,8 +8,6 @@ from delkalakedb.errors import TableExistsError, TransactionError
 from delkalakedb.model.log import Staged
 from delkalakedb.settings import Uri, is_deltasql, parse_uri, require_table
 
-__all__ = ["name_in", "rename_table"]
-
 
 def name_in(catalog: Catalog, table: str) -> tuple[str, str | None]:
     """Return the name and the location in `table`, a name or a URI of this catalog."""

@@ -45,23 +45,6 @@ from delkalakedb.model.rules.protocol import asks_for_fence, fenced
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.stats.stats import parse_stats
 
-__all__ = [
-    "INFO_COLUMNS",
-    "ByKind",
-    "CommitRows",
-    "LiveFile",
-    "RemovedAll",
-    "advanced",
-    "commit_info",
-    "commit_writes",
-    "empty_head",
-    "info_values",
-    "last_adds",
-    "rebased",
-    "state_writes",
-]
-
-
 _A = TypeVar("_A", bound=Action)
 # The kinds in the order of a log entry, and the field by which a kind is sorted.
 _ORDER: dict[type[Any], str | None] = {

@@ -33,25 +33,6 @@ from delkalakedb.errors import DeltalakeDBError
 from delkalakedb.forks import Forkable
 from delkalakedb.model.actions import Metadata, decode_struct
 
-__all__ = [
-    "PATIENCE_S",
-    "Heartbeat",
-    "Lease",
-    "Mirror",
-    "Outbox",
-    "begin",
-    "end",
-    "find_mirror",
-    "holder_of",
-    "is_forsaken",
-    "prolong",
-    "releasing",
-    "releasing_lost",
-    "taken_lease",
-    "taking",
-]
-
-
 _PARTS = 4
 # The clock tick at which a process started, counted from its state in /proc/<pid>/stat.
 _START = 19

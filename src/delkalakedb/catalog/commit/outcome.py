@@ -32,17 +32,6 @@ from delkalakedb.model.rules.conflicts import (
     first_conflict,
 )
 
-__all__ = [
-    "Committed",
-    "Conflicted",
-    "Skipped",
-    "conflicted",
-    "find_conflict",
-    "find_expired",
-    "follows_anything",
-    "newest",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Committed:

@@ -112,14 +112,6 @@ if TYPE_CHECKING:
     from delkalakedb.settings import Settings
 
 
-__all__ = [
-    "LostError",
-    "SqlTxnLogWriter",
-    "Transaction",
-    "lock_queries",
-]
-
-
 class SqlTxnLogWriter:
     """Commits to the tables of one catalog."""
 

@@ -29,27 +29,6 @@ if TYPE_CHECKING:
     from delkalakedb.catalog.read import Head
     from delkalakedb.settings import CacheSettings, Settings, Uri
 
-__all__ = [
-    "CLIENT",
-    "UNFIT",
-    "Actor",
-    "Backend",
-    "Capabilities",
-    "FileBackend",
-    "Insert",
-    "Restore",
-    "Row",
-    "Run",
-    "Session",
-    "Write",
-    "check_schema_version",
-    "columns_to_batch",
-    "listed",
-    "load_backend",
-    "no_catalog",
-    "unfit",
-]
-
 # What drivers raise for a number or a text that doesn't fit into any column.
 UNFIT = (OverflowError, UnicodeEncodeError)
 R = TypeVar("R")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from delkalakedb.catalog.read import Head
     from delkalakedb.settings import CacheSettings
 
-__all__ = ["LISTS", "Cache", "CacheInfo", "FileLists", "Listed", "cache_info"]
-
 _T = TypeVar("_T")
 # chunks of a list; a list that many small commits extended is combined beyond that
 _MAX_PIECES = 32

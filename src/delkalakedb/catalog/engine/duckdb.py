@@ -50,8 +50,6 @@ try:
 except ImportError:  # Windows has no such locks.
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["DuckDBBackend"]
-
 # The oldest format with the features of a catalog, so that DuckDB 1.2 can read a file.
 _STORAGE_VERSION = "v1.2.0"
 # rows; up to this many, one statement with values is faster than Arrow

@@ -12,15 +12,6 @@ from delkalakedb.catalog.engine.statements import load_migrations, split_script
 from delkalakedb.clock import now_ms
 from delkalakedb.errors import CatalogNotFoundError, CatalogSchemaError
 
-__all__ = [
-    "catalog_tables",
-    "ensure_schema",
-    "find_schema_version",
-    "latest_schema_version",
-    "load_schema_version",
-    "migrate",
-]
-
 _CREATED = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
 
 

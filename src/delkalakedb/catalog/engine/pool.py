@@ -33,14 +33,6 @@ from delkalakedb.forks import at_fork
 if TYPE_CHECKING:
     from delkalakedb.settings import Settings, Uri
 
-__all__ = [
-    "NoFreeSlotError",
-    "Pool",
-    "Share",
-    "close_all",
-    "using_backend",
-]
-
 C = TypeVar("C")
 # seconds between two attempts to connect to a server that has no free slot
 _FULL_PAUSE_S = 0.1

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from delkalakedb.catalog.engine.postgres_bulk import Connection as BulkConnection
     from delkalakedb.settings import Settings, Uri
 
-__all__ = ["PostgresBackend"]
-
 # the statements of every small commit
 _HOT = (
     "check_schema_version",

@@ -16,11 +16,9 @@ import pyarrow as pa
 from adbc_driver_manager import (
     AdbcConnection,
     AdbcStatement,
-    Error,
-    OperationalError,
+    Error as Error,
+    OperationalError as OperationalError,
 )
-
-__all__ = ["Connection", "Error", "OperationalError", "is_healthy", "read"]
 
 _ANSWER = pa.schema({"x": pa.int32()})
 

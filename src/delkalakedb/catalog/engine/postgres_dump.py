@@ -18,8 +18,6 @@ from pathlib import Path
 
 from delkalakedb.errors import CatalogError
 
-__all__ = ["Dumped", "dump_tables", "dumped_rows"]
-
 # the folders of Debian, Red Hat and Homebrew for programs that aren't on the PATH
 _PLACES = (
     "/usr/lib/postgresql/*/bin",

@@ -12,8 +12,6 @@ from typing import Any
 
 from delkalakedb.catalog.engine.backend import Params
 
-__all__ = ["Prepared", "preparation"]
-
 # statements that a connection remembers
 _MOST = 200
 _PLACEHOLDER = re.compile(r"%(?:\((\w+)\)s|s|%)")

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from delkalakedb.settings import Settings, Uri
 
-__all__ = ["SqliteBackend"]
-
 # rows of one Arrow batch
 _BATCH_ROWS = 20_000
 # rows; so few that they are freed before the garbage collector scans them again

@@ -9,16 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "FileRow",
-    "HeadRow",
-    "TableRow",
-    "load_migrations",
-    "load_statements",
-    "qualify",
-    "split_script",
-]
-
 _HEADER = re.compile(r"^-- name: (\w+)\n((?:--.*\n)*)", re.MULTILINE)
 # a parameter, but neither a Postgres cast (`::text`) nor part of a word
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")

@@ -19,7 +19,7 @@ else:
                 "adds_of base_writes batch_writes history_writes named state_rows"
             ),
             "staged_table": (
-                "FOLLOWING MOVED MOVING StagedTable find_table_at "
+                "MOVED MOVING StagedTable find_table_at "
                 "forget_table forgetting locked locked_mirror set_hold"
             ),
         },

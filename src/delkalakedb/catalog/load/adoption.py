@@ -62,19 +62,6 @@ from delkalakedb.model.paths import check_inside
 from delkalakedb.model.rules.protocol import check_adoptable
 from delkalakedb.model.schema.properties import parse_properties
 
-__all__ = [
-    "Entry",
-    "Tombstone",
-    "adopt_entry",
-    "audited",
-    "hold_mirror",
-    "indexed",
-    "live_files",
-    "timestamp_of",
-    "tombstone_inserts",
-    "transaction_of",
-]
-
 # seconds between two attempts to take a lease
 _PAUSE_S = 0.05
 _MAX_BIGINT = 2**63 - 1

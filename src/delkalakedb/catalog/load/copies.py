@@ -15,16 +15,6 @@ import pyarrow.compute as pc
 from delkalakedb.catalog.engine import Backend, Insert
 from delkalakedb.catalog.read import COLUMNS_PER_TABLE, FILES_PER_TABLE, Head
 
-__all__ = [
-    "PARTS",
-    "Part",
-    "count_rows",
-    "find_difference",
-    "inserts",
-    "read_rows",
-    "renumbered",
-]
-
 # rows; more than a table can have
 _ALL = 2**62
 # `removed_version` of a live file, in engines that don't have NULL there

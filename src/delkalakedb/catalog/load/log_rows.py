@@ -57,15 +57,6 @@ from delkalakedb.model.log import FileKey
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.stats.stats import parse_stats
 
-__all__ = [
-    "adds_of",
-    "base_writes",
-    "batch_writes",
-    "history_writes",
-    "named",
-    "state_rows",
-]
-
 _USUAL = frozenset({Add, Remove, CommitInfo})
 _NOTHING = ByKind(())
 _encode = msgspec.json.Encoder().encode

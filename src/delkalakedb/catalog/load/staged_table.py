@@ -12,7 +12,6 @@ from delkalakedb.catalog.commit import Mirror, find_mirror, lock_queries
 from delkalakedb.catalog.engine import HeadRow, Run, Session, Write
 from delkalakedb.catalog.read import (
     FILES_PER_TABLE,
-    FOLLOWING,
     Head,
     check_place,
     parse_head,
@@ -21,19 +20,6 @@ from delkalakedb.clock import now_ms
 from delkalakedb.errors import CatalogNotFoundError, MirrorError, TableExistsError
 from delkalakedb.model.actions import encode_struct
 from delkalakedb.model.log import Staged
-
-__all__ = [
-    "FOLLOWING",
-    "MOVED",
-    "MOVING",
-    "StagedTable",
-    "find_table_at",
-    "forget_table",
-    "forgetting",
-    "locked",
-    "locked_mirror",
-    "set_hold",
-]
 
 # what a hold on a table begins with, before the other catalog's URI
 MOVING = "moving to "

@@ -19,7 +19,6 @@ import pyarrow as pa
 from delkalakedb.catalog.engine import Backend, Session
 from delkalakedb.catalog.read.head import Head, load_head
 from delkalakedb.model.actions import (
-    UNSET,
     Action,
     Add,
     Cdc,
@@ -35,20 +34,6 @@ from delkalakedb.model.actions import (
     decode_struct,
     encode_struct,
 )
-
-__all__ = [
-    "ADD_COLUMNS",
-    "FILES_SCHEMA",
-    "TOMBSTONES_SCHEMA",
-    "LoggedCommit",
-    "add_from_row",
-    "file_columns",
-    "hash_path",
-    "hash_utf8",
-    "load_commits",
-    "remove_fields",
-    "remove_from_row",
-]
 
 FILES_SCHEMA = pa.schema(
     [
@@ -142,8 +127,8 @@ def file_columns(adds: Sequence[Add]) -> dict[str, Sequence[Any]]:
 
 def _present(name: str, values: list[Any]) -> list[Any]:
     """Return the stored values of an optional field: NULL if it is absent or null."""
-    if UNSET in values:
-        values = [None if value is UNSET else value for value in values]
+    if msgspec.UNSET in values:
+        values = [None if value is msgspec.UNSET else value for value in values]
     if name == "tags":
         return [None if value is None else _encode(value).decode() for value in values]
     if name == "deletion_vector":
@@ -225,7 +210,7 @@ def remove_from_row(row: Sequence[Any]) -> Remove:
 
 def _parsed(name: str, value: Any) -> Any:
     if value is None:
-        return UNSET
+        return msgspec.UNSET
     if name == "tags":
         return _decode(value)
     if name == "deletion_vector":

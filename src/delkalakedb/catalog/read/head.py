@@ -35,27 +35,6 @@ if TYPE_CHECKING:
 
     from delkalakedb.model.stats.stats import Entries, Stats
 
-__all__ = [
-    "COLUMNS_PER_TABLE",
-    "FILES_PER_TABLE",
-    "FOLLOWING",
-    "TABLES",
-    "Head",
-    "Identity",
-    "StatColumn",
-    "check_identity",
-    "check_name",
-    "check_place",
-    "find_head",
-    "index_files",
-    "load_head",
-    "no_such_table",
-    "parse_columns",
-    "parse_head",
-    "revise",
-    "unit_of",
-]
-
 
 _MAX_NAME_BYTES = 255
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")

@@ -32,8 +32,6 @@ from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.model.stats.stats import ALL_NULL, class_reach
 from delkalakedb.model.stats.values import TOP, Kind
 
-__all__ = ["plan"]
-
 # files; up to this many, ids in the text of a statement are fastest
 _FEW_FILES = 16
 # ranges of a column that are looked up one by one

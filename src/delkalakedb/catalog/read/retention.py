@@ -27,8 +27,6 @@ from delkalakedb.model.schema.properties import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Expired", "check_kept", "check_known", "expire_versions", "while_kept"]
-
 _DELETES = (
     "delete_versions",
     "delete_cdc_files",

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from delkalakedb.model.log import State
 
-__all__ = ["SqlTxnLogReader", "commit_from_row", "load_files", "load_tombstones"]
-
 _NO_LIMIT = 2**62
 
 

@@ -14,8 +14,6 @@ from delkalakedb.catalog.read.retention import check_kept, check_known, while_ke
 from delkalakedb.catalog.read.sql_log import load_files
 from delkalakedb.model.actions import Add, Cdc, DeletionVector, decode_struct
 
-__all__ = ["Upkeep", "list_files", "load_only_in"]
-
 _R = TypeVar("_R")
 # files; a shorter list is loaded as fast as it is derived from another list
 _WORTH_COMPARING = 5_000

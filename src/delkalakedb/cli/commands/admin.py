@@ -22,16 +22,6 @@ from delkalakedb.model.times import duration_ms
 if TYPE_CHECKING:
     from delkalakedb import Catalog
 
-__all__ = [
-    "audit",
-    "backup",
-    "completion",
-    "doctor",
-    "restore_catalog",
-    "stats",
-    "upgrade",
-]
-
 
 _MEGABYTE = 1024 * 1024
 # differences; each commit since the backup is one of them

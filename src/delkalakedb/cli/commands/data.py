@@ -16,8 +16,6 @@ from delkalakedb.cli.options import (
 )
 from delkalakedb.cli.output import plain
 
-__all__ = ["append", "diff", "export", "head", "query"]
-
 _FILE_KINDS = ("parquet", "csv", "jsonl", "arrow")
 
 

@@ -23,18 +23,6 @@ from delkalakedb.clock import now_ms
 if TYPE_CHECKING:
     from delkalakedb import Catalog
 
-__all__ = [
-    "checkpoint",
-    "each_table",
-    "named",
-    "optimize",
-    "restore",
-    "retention",
-    "tables_arguments",
-    "vacuum",
-    "verify",
-]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
 

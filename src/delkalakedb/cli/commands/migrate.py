@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from delkalakedb import Catalog
     from delkalakedb.migrate import ImportProgress, Outcome, Place, Tell
 
-__all__ = ["convert", "copy", "detach", "import_", "sync"]
-
 _IMPORTED = ("name", "state", "version", "versions", "num_files", "seconds", "location")
 _SYNCED = ("table", "hold", "version", "versions", "versions_behind", "timestamp_ms")
 _COPIED = ("table", "state", "version", "versions", "num_files", "rows", "seconds")

@@ -21,8 +21,6 @@ from delkalakedb.cli.options import (
 if TYPE_CHECKING:
     from delkalakedb.mirror.publisher import MirrorStatus
 
-__all__ = ["mirror"]
-
 _COLUMNS = (
     "table",
     "state",

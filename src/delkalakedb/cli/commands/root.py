@@ -16,8 +16,6 @@ from delkalakedb.cli.commands import (
     tables,
 )
 
-__all__ = ["cli", "main"]
-
 
 @click.group(
     cls=Root,

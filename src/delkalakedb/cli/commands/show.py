@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from delkalakedb import Snapshot
 
-__all__ = ["describe", "files", "history", "schema", "tables"]
-
 _JSON_COLUMNS = ("partition_values", "tags", "deletion_vector")
 _INTERNAL_COLUMNS = ("null_fields", "extra", "file_id")
 _COLUMN_FIELDS = ("name", "type", "nullable", "partition", "comment")

@@ -10,8 +10,6 @@ from delkalakedb.cli.options import NAMES, PAIR, TABLE, dry_run_option, yes_opti
 if TYPE_CHECKING:
     from delkalakedb import Catalog, Table
 
-__all__ = ["create", "drop", "init", "rename", "set_", "unset"]
-
 _SOURCES = ("schema", "schema_file", "like")
 
 

@@ -11,8 +11,6 @@ from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.write import Spool
 
-__all__ = ["MergePlan"]
-
 _BY_SOURCE = "when_not_matched_by_source_"
 # Source columns that every engine compares alike with a column of the table's type.
 _COMPARABLE: dict[str, Callable[[pa.DataType], bool]] = {

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from delkalakedb.model.schema.properties import TableProperties
     from delkalakedb.write import Operation
 
-__all__ = ["SqlRawTable", "is_ours"]
-
 T = TypeVar("T")
 # files; rows of more would take hundreds of megabytes, of which Arrow needs a part
 _MOST_PLAIN = 200_000

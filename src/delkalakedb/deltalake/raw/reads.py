@@ -23,20 +23,6 @@ from delkalakedb.model.actions import DeletionVector, decode_struct
 from delkalakedb.model.stats.add_actions import ADD_ACTION_COLUMNS, add_actions
 from delkalakedb.write.engines.deltars import explained
 
-__all__ = [
-    "count",
-    "dataset_partitions",
-    "deletion_vectors",
-    "get_active_partitions",
-    "get_add_actions",
-    "get_add_file_sizes",
-    "load_cdf",
-    "load_files",
-    "odd_files",
-    "scan",
-    "table_provider",
-]
-
 
 def get_add_file_sizes(table: SqlRawTable) -> dict[str, int]:
     """Return the size of each file."""

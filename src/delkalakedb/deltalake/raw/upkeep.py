@@ -42,16 +42,6 @@ from delkalakedb.model.times import parse_rfc_3339, to_ms
 from delkalakedb.storage import Store, open_store
 from delkalakedb.write import check_present, commit, lost, removed, restored
 
-__all__ = [
-    "cleanup_metadata",
-    "compact_logs",
-    "create_checkpoint",
-    "generate",
-    "repair",
-    "restore",
-    "vacuum",
-]
-
 _MANIFESTS = "_symlink_format_manifest"
 _Fields = Mapping[str, Any]
 

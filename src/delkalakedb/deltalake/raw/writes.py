@@ -21,26 +21,6 @@ from delkalakedb.write import Operation, Spool
 from delkalakedb.write.engines import split_small
 from delkalakedb.write.engines.deltars import IN_PRIVATE, DeltaRs, split_properties
 
-__all__ = [
-    "add_columns",
-    "add_constraints",
-    "add_feature",
-    "compact_optimize",
-    "create_merge_builder",
-    "create_write_transaction",
-    "delete",
-    "drop_column_not_null",
-    "drop_constraints",
-    "merge_execute",
-    "set_column_metadata",
-    "set_table_description",
-    "set_table_name",
-    "set_table_properties",
-    "update",
-    "write",
-    "z_order_optimize",
-]
-
 # bytes; delta-rs's own default
 _TARGET_BYTES = 100 * 1024 * 1024
 # Options that make an append more than its rows.

@@ -48,21 +48,6 @@ from delkalakedb.model.rules.protocol import (
 from delkalakedb.model.schema.properties import parse_properties, tombstone_cutoff_ms
 from delkalakedb.storage import ObjectNotFoundError, Store
 
-__all__ = [
-    "LAST_CHECKPOINT",
-    "Checkpoint",
-    "checkpoint_due",
-    "checksum_path",
-    "due_checkpoint",
-    "load_file_rows",
-    "load_others",
-    "read_last_checkpoint",
-    "unharmed",
-    "version_checksum",
-    "write_checkpoint",
-    "write_last_checkpoint",
-]
-
 _log = logging.getLogger("delkalakedb.mirror")
 
 _CHUNK_ROWS = 100_000

@@ -16,17 +16,6 @@ from delkalakedb.model.schema.schema import Column, parse_schema
 from delkalakedb.model.stats.stats import measured_columns
 from delkalakedb.model.stats.typed import arrow_type, json_type, parse_texts, typed
 
-__all__ = [
-    "FILE_COLUMNS",
-    "Layout",
-    "StatsParser",
-    "mixed_rows",
-    "partition_parser",
-    "partition_type",
-    "rows",
-]
-
-
 # Small enough for its JSON to stay in the processor's cache.
 _SLICE_ROWS = 4_000
 _Leaf = Callable[[str], pa.DataType | None]

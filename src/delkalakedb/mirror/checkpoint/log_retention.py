@@ -30,9 +30,6 @@ from delkalakedb.storage import ObjectMeta, Store
 from delkalakedb.storage.log import LogFiles, list_log, read_sidecars
 from delkalakedb.telemetry import log_event
 
-__all__ = ["clean_log", "make_checkpoint"]
-
-
 _CHECKPOINT = re.compile(
     rf"{LOG}/(\d{{20}})\.checkpoint"
     r"(?:\.\d{10}\.\d{10}|\.[0-9a-fA-F-]{36})?\.(?:parquet|json)"

@@ -30,14 +30,6 @@ from delkalakedb.mirror.publisher.publication import (
 from delkalakedb.storage import Store
 from delkalakedb.telemetry import PublishWarning, log_event, tell_unpublished
 
-__all__ = [
-    "deliver",
-    "drain",
-    "note_failure",
-    "tell_all",
-]
-
-
 _log = logging.getLogger("delkalakedb.mirror")
 _RETRIED = (
     "It is published with the next commit to the table, by `deltasql mirror run`, or "

@@ -27,18 +27,6 @@ from delkalakedb.model.actions import CommitInfo, decode_commit, encode_commit
 from delkalakedb.model.paths import commit_path
 from delkalakedb.storage import Store, open_store
 
-__all__ = [
-    "Published",
-    "Stores",
-    "foreign_message",
-    "publish",
-    "publish_held",
-    "publish_table",
-    "put_checksum",
-    "put_commit",
-    "stores_with",
-]
-
 Stores = Callable[[Mirror], Store]
 
 # Versions that are loaded, published and marked together.

@@ -40,8 +40,6 @@ from delkalakedb.mirror.publisher.statuses import (
 )
 from delkalakedb.telemetry import log_event
 
-__all__ = ["LagAlert", "Reconciler", "run"]
-
 _log = logging.getLogger("delkalakedb.mirror")
 # How often a table that waits for nothing is looked at for commits of others.
 _FOREIGN_CHECK_S = 60.0

@@ -41,8 +41,6 @@ from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import LogFiles, find_checkpoint, list_log, read_sidecars
 from delkalakedb.telemetry import log_event
 
-__all__ = ["Republished", "find_loss", "republish"]
-
 _log = logging.getLogger("delkalakedb.mirror")
 # Versions that are loaded from the catalog together.
 _TOGETHER = 32

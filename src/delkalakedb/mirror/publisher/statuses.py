@@ -6,8 +6,6 @@ from typing import Any, Literal
 from delkalakedb.catalog import CatalogOrUri, uri_of, using_catalog
 from delkalakedb.catalog.commit import Mirror, Outbox
 
-__all__ = ["MirrorState", "MirrorStatus", "status", "status_of"]
-
 MirrorState = Literal["pending", "published", "failed", "diverged", "held"]
 
 

@@ -19,23 +19,6 @@ from delkalakedb.model.schema.schema import Column, Schema
 from delkalakedb.model.stats.stats import Stats, column_bounds, parse_stats
 from delkalakedb.model.stats.values import TIMES, kind_of
 
-__all__ = [
-    "UNREADABLE",
-    "Body",
-    "Difference",
-    "Form",
-    "Report",
-    "Source",
-    "as_checkpointed",
-    "as_parsed",
-    "as_unmeasured",
-    "as_written",
-    "broken",
-    "compare",
-    "compare_fields",
-    "plain",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:

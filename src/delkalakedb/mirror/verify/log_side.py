@@ -21,16 +21,6 @@ from delkalakedb.storage.log import (
     read_checkpoint,
 )
 
-__all__ = [
-    "CheckpointSide",
-    "ReplayedSide",
-    "as_actions",
-    "sum_log",
-    "sum_rows",
-    "summed_schema",
-]
-
-
 # Adds in one part.
 _TOGETHER = 16_384
 _OTHERS = FILELESS | {"remove"}

@@ -20,9 +20,6 @@ from delkalakedb.model.paths import key_inside, log_paths
 from delkalakedb.storage import ObjectNotFoundError, Store
 from delkalakedb.storage.log import list_log
 
-__all__ = ["absent_files", "check_checksum", "check_last_checkpoint"]
-
-
 _decoder = msgspec.json.Decoder(dict[str, Any])
 _encode = msgspec.json.Encoder(order="sorted").encode
 

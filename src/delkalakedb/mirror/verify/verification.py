@@ -63,8 +63,6 @@ from delkalakedb.storage.log import (
     read_ahead,
 )
 
-__all__ = ["Difference", "Report", "verify", "verify_table"]
-
 # By version: the transaction id, and the hash of the published file.
 _Commits = dict[int, tuple[str, str | None]]
 _Actions = tuple[Action, ...]

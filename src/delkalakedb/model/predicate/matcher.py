@@ -46,17 +46,6 @@ from delkalakedb.model.stats.values import (
     span,
 )
 
-__all__ = [
-    "Driver",
-    "HasNull",
-    "Range",
-    "Term",
-    "drivers",
-    "is_of_partitions",
-    "matcher",
-    "needs_statistics",
-]
-
 _MOST_TERMS = 100  # of a driver; more become one range, or no driver
 # The bounds of a partition with NaN, which is above every number.
 _NAN = Bounds(math.inf, None, has_null=False)

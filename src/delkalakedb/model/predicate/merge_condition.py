@@ -16,14 +16,6 @@ from delkalakedb.model.predicate.predicate import And, Op, Predicate, compare
 from delkalakedb.model.predicate.sql import parse_condition, predicate_of
 from delkalakedb.model.schema.schema import Column, Schema
 
-__all__ = [
-    "MergeCondition",
-    "named_columns",
-    "other_aliases",
-    "parse_merge",
-    "without_alias",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class MergeCondition:

@@ -21,29 +21,6 @@ from delkalakedb.model.stats.values import (
 )
 from delkalakedb.model.times import from_days
 
-__all__ = [
-    "EVERY_FILE",
-    "And",
-    "Anything",
-    "Comparison",
-    "In",
-    "IsNotNull",
-    "IsNull",
-    "Nothing",
-    "Op",
-    "Or",
-    "PartitionFilter",
-    "Predicate",
-    "StartsWith",
-    "alike",
-    "compare",
-    "find_column",
-    "is_in",
-    "negate",
-    "parse_predicate",
-    "partition_filters",
-]
-
 
 class Op(StrEnum):
     """The operator of a comparison."""

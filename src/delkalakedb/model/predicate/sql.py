@@ -36,8 +36,6 @@ from delkalakedb.model.schema.schema import Column, Schema
 from delkalakedb.model.stats.values import Kind, coerce, kind_of
 from delkalakedb.model.times import parse_moment
 
-__all__ = ["parse_condition", "parse_sql", "predicate_of", "reads_alike"]
-
 _FLIPPED = {Op.LT: Op.GT, Op.GT: Op.LT, Op.LE: Op.GE, Op.GE: Op.LE}
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _MOMENTS = {"TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ", "DATETIME"}

@@ -35,22 +35,6 @@ from delkalakedb.model.rules.features import (
 from delkalakedb.model.rules.protocol import supported_features
 from delkalakedb.model.schema.properties import parse_properties
 
-__all__ = [
-    "ROW_TRACKING_DOMAIN",
-    "Attempt",
-    "Conflict",
-    "IsolationLevel",
-    "Rule",
-    "Winner",
-    "check",
-    "check_liveness",
-    "first_conflict",
-    "harmful_changes",
-    "is_blind_append",
-    "isolation_of",
-]
-
-
 _MAPPING_MODE = "delta.columnMapping.mode"
 _ROW_TRACKING = "delta.enableRowTracking"
 # Property: the value it may take, and the feature that the table must support.

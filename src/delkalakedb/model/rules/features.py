@@ -15,27 +15,6 @@ from functools import lru_cache
 
 from delkalakedb.model.schema.schema import parse_schema
 
-__all__ = [
-    "CATALOG_MANAGED",
-    "COLUMN_MAPPING",
-    "DELETION_VECTORS",
-    "DOMAIN_METADATA",
-    "FEATURES",
-    "FENCE_FEATURES",
-    "IN_COMMIT_TIMESTAMP",
-    "LEGACY",
-    "LOG_ONLY",
-    "MANAGED",
-    "ROW_TRACKING",
-    "STAMPED",
-    "TYPES",
-    "V2_CHECKPOINT",
-    "Feature",
-    "Use",
-    "features_for",
-    "schema_words",
-]
-
 CATALOG_MANAGED = "catalogManaged"
 COLUMN_MAPPING = "columnMapping"
 DELETION_VECTORS = "deletionVectors"

@@ -40,26 +40,6 @@ from delkalakedb.model.rules.features import (
 from delkalakedb.model.schema.properties import TableProperties, parse_properties
 from delkalakedb.model.schema.schema import check_schema, parse_schema
 
-__all__ = [
-    "DROP_FEATURE",
-    "FENCE_PROPERTY",
-    "active_features",
-    "asks_for_fence",
-    "check_actions",
-    "check_adoptable",
-    "check_checkpointable",
-    "check_readable",
-    "check_transition",
-    "check_writable",
-    "complete_upgrade",
-    "fenced",
-    "is_fenced",
-    "supported_features",
-    "supporting",
-    "unfenced",
-    "with_needed",
-]
-
 # The only operation that removes a fence.
 DROP_FEATURE = "DROP FEATURE"
 SYSTEM_DOMAINS = frozenset({"delta.rowTracking", "delta.clustering"})

@@ -16,8 +16,6 @@ from sqlglot.errors import SqlglotError
 from delkalakedb.errors import CodecError
 from delkalakedb.model.schema.schema import Field, Schema, check_schema, parse_schema
 
-__all__ = ["format_ddl", "format_type", "parse_ddl"]
-
 _TYPES = {
     "BIGINT": "long",
     "BINARY": "binary",

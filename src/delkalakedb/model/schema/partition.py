@@ -16,8 +16,6 @@ from typing import Any
 from delkalakedb.errors import CodecError
 from delkalakedb.model.times import to_micros
 
-__all__ = ["PartitionValue", "format_partition_value", "parse_partition_value"]
-
 PartitionValue = int | float | Decimal | str | bool | date | datetime | bytes
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}

@@ -10,18 +10,6 @@ from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Metadata, known
 from delkalakedb.model.schema.schema import parse_path
 
-__all__ = [
-    "DAY_MS",
-    "TableProperties",
-    "all_understood",
-    "check_changeable",
-    "log_cutoff_ms",
-    "midnight_ms",
-    "parse_interval_ms",
-    "parse_properties",
-    "tombstone_cutoff_ms",
-]
-
 DAY_MS = 86_400_000
 _UNIT_US = {
     "microsecond": 1,

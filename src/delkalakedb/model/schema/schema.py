@@ -12,8 +12,6 @@ import msgspec
 
 from delkalakedb.errors import CodecError, SchemaMismatchError
 
-__all__ = ["Column", "Field", "Schema", "check_schema", "parse_path", "parse_schema"]
-
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 NESTED = frozenset({"struct", "array", "map"})
 

@@ -18,8 +18,6 @@ from delkalakedb.model.schema.schema import Field, parse_schema
 from delkalakedb.model.stats.stats import measured_columns
 from delkalakedb.model.stats.typed import arrow_type, json_type, parse_texts, typed
 
-__all__ = ["ADD_ACTION_COLUMNS", "add_actions"]
-
 # The columns of files that `add_actions` reads.
 ADD_ACTION_COLUMNS = (
     "path",

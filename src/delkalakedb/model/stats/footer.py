@@ -14,8 +14,6 @@ from delkalakedb.model.schema.schema import Column
 from delkalakedb.model.stats.values import INTEGRAL, TOP
 from delkalakedb.model.times import from_days, from_micros
 
-__all__ = ["file_stats", "leaf_paths"]
-
 Path = tuple[str, ...]
 _Decode = Callable[[Any], Any]
 

@@ -30,9 +30,6 @@ from delkalakedb.model.stats.values import (
     kind_of,
 )
 
-__all__ = ["FileStats", "index_entries", "partition_entries"]
-
-
 # Whole numbers up to here are doubles.
 _EXACT_INTEGER = 2**53
 # Times that Arrow and Python read alike, of which Spark drops no seconds.

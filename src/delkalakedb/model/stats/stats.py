@@ -31,27 +31,6 @@ from delkalakedb.model.stats.values import (
     upper,
 )
 
-__all__ = [
-    "ALL_NULL",
-    "EXACT",
-    "UNBOUNDED",
-    "Bounds",
-    "Entries",
-    "Entry",
-    "Stats",
-    "class_reach",
-    "class_width",
-    "column_bounds",
-    "data_entry",
-    "index_entry",
-    "measured_columns",
-    "number_class",
-    "parse_stats",
-    "partition_bounds",
-    "partition_entry",
-    "text_class",
-]
-
 # Classes. Of numbers: 0 for intervals of no width, k + _SHIFT for those up to 4**k
 # wide, UNBOUNDED. Of text: the length of the common prefix (0: none), EXACT.
 ALL_NULL = -1

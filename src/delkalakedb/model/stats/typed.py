@@ -12,8 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-__all__ = ["arrow_type", "json_type", "parse_texts", "typed"]
-
 _NUMBERS = {
     "byte": pa.int8(),
     "short": pa.int16(),

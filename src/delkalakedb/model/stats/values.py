@@ -17,23 +17,6 @@ from typing import Any
 
 from delkalakedb.model.times import DAY_MICROS, parse_moment, to_days, to_micros
 
-__all__ = [
-    "FLOATING",
-    "TOP",
-    "Bound",
-    "Kind",
-    "Value",
-    "after_prefix",
-    "coerce",
-    "exact",
-    "kind_of",
-    "lower",
-    "round_down",
-    "round_up",
-    "span",
-    "upper",
-]
-
 Value = int | float | Decimal | str
 Bound = float | str
 

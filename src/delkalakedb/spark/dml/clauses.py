@@ -10,19 +10,6 @@ from pyspark.sql import Column, functions as sf
 from delkalakedb.errors import DeltaError
 from delkalakedb.spark.reader import Condition, column_of, text_of
 
-__all__ = [
-    "CLAUSE",
-    "COPY",
-    "DROP",
-    "IN_SOURCE",
-    "IN_TARGET",
-    "MATCHED",
-    "Clause",
-    "Clauses",
-    "When",
-]
-__all__ += ["Clauses", "When"]
-
 IN_SOURCE = "__dk_in_source"
 IN_TARGET = "__dk_in_target"
 CLAUSE = "__dk_clause"

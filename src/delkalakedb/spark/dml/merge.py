@@ -51,8 +51,6 @@ from delkalakedb.write.engines import Work
 if TYPE_CHECKING:
     from delkalakedb.model.predicate.merge_condition import MergeCondition
 
-__all__ = ["OLD", "Merge", "MergePlan", "MergedRow", "source_range"]
-
 
 OLD = "__dk_old"
 

@@ -20,9 +20,6 @@ from delkalakedb.spark.writer import Output, commit_info
 from delkalakedb.write import Operation
 from delkalakedb.write.engines import InPlace, Work
 
-__all__ = ["check_z_order", "optimization"]
-
-
 # bits of a column's rank in the Z curve
 _BITS = 7
 # rows that ranks are estimated from

@@ -35,8 +35,6 @@ from delkalakedb.spark.writer import (
 from delkalakedb.write import Operation
 from delkalakedb.write.engines import InPlace, Work
 
-__all__ = ["Targeted", "delete", "deletion", "update"]
-
 Targeted = Callable[[Snapshot], Target]
 _UPDATED = "__dk_updated"
 _OLD = "__dk_old"

@@ -31,13 +31,6 @@ from delkalakedb.write.engines.deltars import parse_new_schema
 if TYPE_CHECKING:
     from delkalakedb.spark.face.table import Handle
 
-__all__ = [
-    "DeltaMergeBuilder",
-    "DeltaOptimizeBuilder",
-    "DeltaTableBuilder",
-    "required",
-]
-
 
 T = TypeVar("T")
 _GENERATED = "delta.generationExpression"

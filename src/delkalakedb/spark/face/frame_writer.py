@@ -55,9 +55,6 @@ from delkalakedb.write import (
 from delkalakedb.write.engines import InPlace, Work
 from delkalakedb.write.engines.deltars import creation
 
-__all__ = ["Write", "write", "write_in"]
-
-
 _MODES = {
     "append": "Append",
     "overwrite": "Overwrite",

@@ -38,8 +38,6 @@ from delkalakedb.write import Operation, Together, perform
 if TYPE_CHECKING:
     from delkalakedb.deltalake import Transaction
 
-__all__ = ["DeltaTable", "Handle"]
-
 T = TypeVar("T")
 
 

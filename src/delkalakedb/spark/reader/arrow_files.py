@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delkalakedb.catalog import Snapshot, resolve_readable
+from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import (
     Add,
@@ -38,18 +38,8 @@ from delkalakedb.model.vectors import (
     unframed,
     vector_path,
 )
-from delkalakedb.storage import canonical_location
+from delkalakedb.storage import canonical_location, resolve_readable
 from delkalakedb.write.engines.deltars import open_input
-
-__all__ = [
-    "FILE_COLUMNS",
-    "ArrowReader",
-    "DataFile",
-    "arrow_reader",
-    "check_readable",
-    "data_file",
-    "data_files",
-]
 
 # the columns of `Snapshot.files` that a `DataFile` is made of
 FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")

@@ -43,8 +43,6 @@ from delkalakedb.spark.schemas import arrow_schema, physical_type, quoted, spark
 from delkalakedb.spark.session import can_reach, spark_url
 from delkalakedb.storage import canonical_location
 
-__all__ = ["FILE_COLUMN", "LIST_COLUMNS", "frame"]
-
 FILE_COLUMN = "__dk_file"
 # the columns of `Snapshot.files` that `frame` needs
 LIST_COLUMNS = (*FILE_COLUMNS, "modification_time_ms")

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from delkalakedb.catalog import resolve_readable
 from delkalakedb.clock import now_ms
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.paths import NULL_FOLDER, Outside, log_path
@@ -29,24 +28,8 @@ from delkalakedb.model.schema.partition import (
 from delkalakedb.model.schema.schema import Field, parse_schema
 from delkalakedb.spark.schemas import arrow_schema, spark_schema
 from delkalakedb.spark.session import is_connect, java_path, spark_url
-from delkalakedb.storage import Store, canonical_location, open_store
+from delkalakedb.storage import Store, canonical_location, open_store, resolve_readable
 from delkalakedb.write import folder_of
-
-__all__ = [
-    "LISTS",
-    "Attached",
-    "Partition",
-    "attach",
-    "is_hidden",
-    "is_verbatim",
-    "literals",
-    "partitions_in",
-    "schemes_of",
-    "told_by_folders",
-    "uris_of",
-    "write_list",
-]
-
 
 # characters that Java doesn't escape in a URI, and the escapes that it writes
 _VERBATIM = (

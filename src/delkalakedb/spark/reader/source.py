@@ -44,19 +44,6 @@ from delkalakedb.spark.reader.table_version import load_snapshot
 from delkalakedb.spark.schemas import arrow_schema, spark_schema
 from delkalakedb.storage import is_secret
 
-__all__ = [
-    "READ_OPTIONS",
-    "BatchReader",
-    "FilesPartition",
-    "SourceOptions",
-    "columns_of",
-    "load_schema",
-    "row_filter",
-    "table_reader",
-    "tasks_of",
-]
-
-
 _COMPARE = {Op.EQ: eq, Op.NE: ne, Op.LT: lt, Op.LE: le, Op.GT: gt, Op.GE: ge}
 _TIMES = {
     "date": pa.date32(),

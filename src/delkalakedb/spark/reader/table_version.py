@@ -27,22 +27,6 @@ from delkalakedb.spark.reader.layout import partitions_in
 from delkalakedb.spark.schemas import quoted, spark_schema
 from delkalakedb.spark.session import check_spark
 
-__all__ = [
-    "Condition",
-    "Files",
-    "Target",
-    "column_of",
-    "is_plain",
-    "is_utc",
-    "kept",
-    "load_snapshot",
-    "pruning",
-    "read",
-    "read_snapshot",
-    "text_of",
-]
-
-
 Condition = str | Column
 # the alias of a table without one
 _ALIAS = "__dk_target"

@@ -21,8 +21,6 @@ from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Metadata, known
 from delkalakedb.spark.schemas import quoted, table_schema
 
-__all__ = ["finished", "generated_columns", "required", "violations_explained"]
-
 Check = tuple[Column, str]
 
 _CONSTRAINT = "delta.constraints."

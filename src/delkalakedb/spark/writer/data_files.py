@@ -49,18 +49,6 @@ from delkalakedb.storage import open_store
 from delkalakedb.write import private_folder, removed, table_files
 from delkalakedb.write.engines import Work
 
-__all__ = [
-    "CHANGE_TYPE",
-    "Output",
-    "Timer",
-    "Upload",
-    "commit_info",
-    "grouped",
-    "new_file",
-    "output_metrics",
-    "write_files",
-]
-
 T = TypeVar("T")
 CHANGE_TYPE = "_change_type"
 _CHANGES = "_change_data"

@@ -28,16 +28,6 @@ from delkalakedb.model.rules.protocol import supported_features, supporting
 from delkalakedb.model.schema.schema import parse_path
 from delkalakedb.spark.schemas import find_field, is_mapped, quoted, table_schema
 
-__all__ = [
-    "assigned_columns",
-    "by_name",
-    "evolved_metadata",
-    "evolved_protocol",
-    "fitted",
-    "plain_schema",
-]
-
-
 Path = tuple[str, ...]
 
 

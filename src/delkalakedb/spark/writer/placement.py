@@ -32,16 +32,6 @@ from delkalakedb.model.times import from_micros
 from delkalakedb.spark.reader import Files
 from delkalakedb.spark.schemas import quoted
 
-__all__ = [
-    "SETTING",
-    "Partitions",
-    "Places",
-    "is_dynamic",
-    "partitions_of",
-    "places_of",
-]
-
-
 _BYTES = ("string", "binary")
 
 

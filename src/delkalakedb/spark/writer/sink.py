@@ -59,8 +59,6 @@ from delkalakedb.storage import canonical_location
 from delkalakedb.write import Operation, create_table, perform, removed, table_files
 from delkalakedb.write.engines import InPlace, Work
 
-__all__ = ["BatchWriter", "StreamWriter"]
-
 _ELSEWHERE = "write with delkalakedb.spark.write"
 _MODE_OPTION = "partitionOverwriteMode"
 _QUERY_ID = "sql.streaming.queryId"

@@ -39,8 +39,6 @@ from delkalakedb.model.actions import (
 from delkalakedb.model.log import FileKey
 from delkalakedb.storage.base import Store
 
-__all__ = ["ADDS", "Part", "read_checkpoint", "read_files", "read_sidecars"]
-
 _SIDECARS = "_delta_log/_sidecars"
 BATCH_ROWS = 16_384  # rows of Parquet, or actions of JSON, in one batch
 _BUFFER_BYTES = 1 << 16  # of each column chunk that Parquet's reader holds

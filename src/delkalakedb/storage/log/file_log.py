@@ -33,8 +33,6 @@ from delkalakedb.storage.base import ObjectNotFoundError, Store
 from delkalakedb.storage.log.checkpoint import read_checkpoint
 from delkalakedb.storage.log.segment import LogFiles, Segment, list_log
 
-__all__ = ["FileTxnLogReader"]
-
 _FILE_LINES = (b'{"add":', b'{"remove":', b'{"cdc":')
 
 

@@ -9,8 +9,6 @@ from delkalakedb.model.log import FileKey
 from delkalakedb.storage.base import ObjectMeta, Store
 from delkalakedb.storage.log.checkpoint import Part, read_files
 
-__all__ = ["Reading", "batches", "read_ahead"]
-
 # files, and bytes, that one task of Spark or one query reads
 _READ_FILES, _READ_BYTES = 64, 4_000_000
 # concurrent requests; 2,000 requests of 50 ms each take 3 s instead of 100 s

@@ -14,14 +14,6 @@ from delkalakedb.errors import DeltaError, TableNotFoundError, VersionNotFoundEr
 from delkalakedb.model.paths import LOG, commit_path
 from delkalakedb.storage.base import ObjectMeta, Store
 
-__all__ = [
-    "LogFiles",
-    "Segment",
-    "find_checkpoint",
-    "list_log",
-    "list_newer",
-]
-
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKSUM = re.compile(r"(\d{20})\.crc")
 _CHECKPOINT = re.compile(

@@ -48,8 +48,6 @@ from delkalakedb.write.engines.deltars import explained
 from delkalakedb.write.files import remove_leftovers
 from delkalakedb.write.operation import Operation, Staging, Target
 
-__all__ = ["ArrowAppend", "split_small"]
-
 # bytes, rows and files of one append; for more, delta-rs is as fast
 _MOST_BYTES = 1 << 20
 _MOST_ROWS = 10_000

@@ -8,8 +8,6 @@ from delkalakedb.model.actions import Action
 from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.write.operation import Operation, Staging, Target
 
-__all__ = ["InPlace", "Work"]
-
 T = TypeVar("T")
 
 

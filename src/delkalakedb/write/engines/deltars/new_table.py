@@ -11,8 +11,6 @@ from delkalakedb.write.engines.deltars.process import IN_PRIVATE
 from delkalakedb.write.engines.deltars.workspace import DeltaRs, split_properties
 from delkalakedb.write.operation import Operation
 
-__all__ = ["NewSchema", "creation", "parse_new_schema", "schema_from_arrow"]
-
 _Properties = Mapping[str, str | None] | None
 
 NewSchema = deltalake.Schema | ArrowSchemaExportable | str

@@ -14,7 +14,6 @@ import pyarrow.fs as pa_fs
 from deltalake import PostCommitHookProperties, exceptions
 from deltalake.fs import DeltaStorageHandler
 
-from delkalakedb.catalog import local_folder
 from delkalakedb.errors import (
     CommitFailedError,
     DeltaError,
@@ -24,18 +23,7 @@ from delkalakedb.errors import (
 )
 from delkalakedb.forks import Library
 from delkalakedb.settings import redact
-from delkalakedb.storage import is_of_store, plain_words
-
-__all__ = [
-    "IN_PRIVATE",
-    "StorageHandler",
-    "check_delta_rs",
-    "explained",
-    "is_panic",
-    "open_filesystem",
-    "open_input",
-]
-
+from delkalakedb.storage import is_of_store, local_folder, plain_words
 
 # A mistake in delta-rs, which is no `Exception`; its class can't be imported.
 _PANIC = "PanicException"

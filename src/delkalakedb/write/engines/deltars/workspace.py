@@ -54,15 +54,6 @@ from delkalakedb.write.engines.deltars.process import check_delta_rs, explained
 from delkalakedb.write.files import TableFiles, private_folder
 from delkalakedb.write.operation import Operation, Staging, Target
 
-__all__ = [
-    "DeltaRs",
-    "restored_protocol",
-    "split_properties",
-    "visible_protocol",
-    "with_asked",
-]
-
-
 # Properties that delta-rs doesn't take, and the features that they turn on.
 _ASKED = {
     "delta.enableInCommitTimestamps": IN_COMMIT_TIMESTAMP,
