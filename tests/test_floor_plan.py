@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from walk import walk
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.commit import Committed, Conflicted
@@ -76,6 +77,15 @@ EXCEPTIONS = {
     f"catalog/engine/cache.py: {_UP}": "type of the heads that DuckDB keeps",
     f"catalog/engine/duckdb.py: {_UP}": "DuckDB keeps the newest heads in memory",
 }
+# Names of the deltalake face, besides the table itself, that commands use. This list
+# may only shrink.
+FACE_IMPORTS = {
+    "cli/commands/maintain.py: Vacuum",
+    "cli/commands/maintain.py: retention_of",
+    "cli/commands/migrate.py: convert_folder",
+    "cli/commands/tables.py: set_properties",
+    "cli/commands/tables.py: unset_properties",
+}
 # The methods of a session or a backend whose rows have no type.
 UNTYPED = {"query", "query_sql", "query_many", "at_once"}
 # Modules that still read such rows by position. This list may only shrink.
@@ -117,6 +127,21 @@ def test_package_keeps_to_its_floor_plan() -> None:
 def test_each_exception_is_still_needed() -> None:
     assert set(EXCEPTIONS) <= set(violations(SOURCE))
     assert len(EXCEPTIONS) <= 20
+
+
+def test_faces_use_the_deltalake_face_only_to_hand_a_table_over() -> None:
+    found = {
+        f"{path.relative_to(SOURCE).as_posix()}: {alias.name}"
+        for face in ("cli", "spark")
+        for path in (SOURCE / face).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith(f"{PACKAGE}.deltalake")
+        for alias in node.names
+        if alias.name not in ("DeltaTable", "Transaction")
+    }
+
+    assert found == FACE_IMPORTS
 
 
 def violations(root: Path) -> list[str]:
@@ -584,3 +609,10 @@ def test_rows_that_are_typed_or_only_counted_are_fine(package: Path, code: str) 
     (package / "mirror" / "x.py").write_text(code)
 
     assert list(_untyped_readers(package)) == []
+
+
+def test_append_stays_a_short_walk(tmp_path: Path) -> None:
+    traced = walk(f"deltasql://sqlite/{tmp_path}/meta.db?table=t")
+
+    assert len(traced.modules) <= 36
+    assert traced.depth <= 18

@@ -1,19 +1,38 @@
 """The package's face: what is exported, and that all of it is described."""
 
 import importlib
+import importlib.metadata
 import inspect
 import pkgutil
+from collections.abc import Iterator
 from types import ModuleType
 
+import click
 import pytest
 
 import delkalakedb as dk
+from delkalakedb.cli.commands.root import cli
 
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(dk.__path__, f"{dk.__name__}.")
     if not module.name.endswith("__main__")
 )
+
+# Names that users import and type. Names are added here, and never removed.
+PUBLIC_NAMES = """
+    CacheInfo Catalog Commit Copied DeltaTable Detached File ImportProgress Imported
+    JsonFormatter PublishWarning QueryBuilder Snapshot Synced Table Transaction
+    cache_info close connect copy_catalog cut_over detach follow import_table
+    register sync transaction unregister verify write_deltalake
+"""
+COMMANDS = """
+    append audit backup checkpoint completion convert copy create describe detach
+    diff doctor drop export files head history import init mirror mirror/adopt
+    mirror/fence mirror/republish mirror/retry mirror/run mirror/status optimize
+    query rename restore restore-catalog retention schema set shell stats sync
+    tables unset upgrade vacuum verify
+"""
 
 
 def ours(value: object) -> bool:
@@ -30,6 +49,35 @@ def test_exports_equal_all() -> None:
     }
 
     assert exported == set(dk.__all__)
+
+
+def test_public_names_stay() -> None:
+    gone = set(PUBLIC_NAMES.split()) - set(dk.__all__)
+
+    assert gone == set()
+
+
+def _commands(group: click.Group, prefix: str = "") -> Iterator[str]:
+    for name, command in group.commands.items():
+        yield f"{prefix}{name}"
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{prefix}{name}/")
+
+
+def test_commands_and_entry_points_stay() -> None:
+    entries = {
+        f"{entry.group} {entry.name}"
+        for entry in importlib.metadata.distribution("delkalakedb").entry_points
+    }
+
+    assert set(COMMANDS.split()) <= set(_commands(cli))
+    assert entries >= {
+        "console_scripts deltasql",
+        "delkalakedb.backends duckdb",
+        "delkalakedb.backends postgres",
+        "delkalakedb.backends sqlite",
+        "delkalakedb.writers pyspark",
+    }
 
 
 def test_all_is_sorted() -> None:

@@ -202,8 +202,8 @@ def deliver(
     storage_options: _Options = None,
     *,
     mode: str | None = None,
-) -> None:
-    """Publish new commits, several tables side by side.
+) -> list[Published]:
+    """Publish new commits, several tables side by side; return what was published.
 
     The caller is warned of each table that couldn't be published.
 
@@ -217,7 +217,7 @@ def deliver(
     mirror = catalog.settings.mirror
     mode = mode or mirror.mode
     if mode == "external":
-        return
+        return []
     tables: defaultdict[str, list[Committed]] = defaultdict(list)
     for committed in commits:
         tables[committed.table].append(committed)
@@ -235,6 +235,7 @@ def deliver(
     failures = [found for found in results if isinstance(found, PublishWarning)]
     if failures:
         tell_all(catalog, failures)
+    return [found for found in results if isinstance(found, Published)]
 
 
 def _publish_soon(
