@@ -69,13 +69,6 @@ SEAMS = {
     "rich": ("cli/",),
     "sqlite3": ("catalog/engine/sqlite.py",),
 }
-# Imports that break a rule, with the reason. This list may only shrink.
-_UP = "catalog/engine imports catalog/read, which isn't below it"
-EXCEPTIONS = {
-    f"catalog/engine/backend.py: {_UP}": "type of the heads that DuckDB keeps",
-    f"catalog/engine/cache.py: {_UP}": "type of the heads that DuckDB keeps",
-    f"catalog/engine/duckdb.py: {_UP}": "DuckDB keeps the newest heads in memory",
-}
 # The methods of a session or a backend whose rows have no type.
 UNTYPED = {"query", "query_sql", "query_many", "at_once"}
 # Modules that still read such rows by position. This list may only shrink.
@@ -109,14 +102,7 @@ _LEVELS = {unit: level for level, units in enumerate(PACKAGES) for unit in units
 
 
 def test_package_keeps_to_its_floor_plan() -> None:
-    found = [problem for problem in violations(SOURCE) if problem not in EXCEPTIONS]
-
-    assert found == []
-
-
-def test_each_exception_is_still_needed() -> None:
-    assert set(EXCEPTIONS) <= set(violations(SOURCE))
-    assert len(EXCEPTIONS) <= 20
+    assert violations(SOURCE) == []
 
 
 def violations(root: Path) -> list[str]:

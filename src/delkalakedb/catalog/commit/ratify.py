@@ -66,6 +66,7 @@ from delkalakedb.catalog.read import (
     LoggedCommit,
     check_identity,
     check_place,
+    find_kept,
     hash_path,
     no_such_table,
     parse_head,
@@ -332,7 +333,7 @@ class Transaction:
         load = self._backend.statements["load_latest"]
         locks = lock_queries(self._backend, staged)
         early = self._early_queries(staged)
-        known = {n: head for n in names if (head := self._session.find_head(n))}
+        known = {n: head for n in names if (head := find_kept(self._backend, n))}
         unknown = [name for name in names if name not in known]
         heads: list[_Query] = [(load, {"name": name}) for name in unknown]
         leases = self._lease_queries(names)
@@ -537,7 +538,8 @@ class Transaction:
             actor=self._actor,
         )
         self._session.apply(rows.writes)
-        self._session.made_head(rows.head)
+        if self._backend.capabilities.keeps_heads:
+            self._session.made[staged.table, None] = rows.head
         self._tables[staged.table].head = rows.head
         if staged.remove_all or files.rows or actions.of(Remove):
             # What a remove says of its file is in the database alone.

@@ -6,7 +6,7 @@ its driver mean. All SQL is in `.sql` files. Code above this room uses a `Sessio
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delkalakedb.catalog.engine.cache import Cache
-    from delkalakedb.catalog.read import Head
     from delkalakedb.settings import CacheSettings, Settings, Uri
 
 # What drivers raise for a number or a text that doesn't fit into any column.
@@ -79,6 +78,8 @@ class Capabilities:
     interval_index: bool
     # The hash of one path finds a file faster than a list of hashes does.
     single_path_lookup: bool = False
+    # The newest heads stay in memory, because no other process can write.
+    keeps_heads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,8 @@ class Session(ABC):
 
     # The engine's statements by name.
     statements: Mapping[str, str]
+    # With `keeps_heads`, what `Backend.heads` holds once this transaction is committed.
+    made: dict[Hashable, Any]
 
     def rows(self, kind: Callable[..., R], name: str, params: Params) -> list[R]:
         """Return the rows of a named statement, each made by `kind` of its columns."""
@@ -222,13 +225,6 @@ class Session(ABC):
     def script(self, statements: Iterable[str]) -> None:
         """Execute the statements of a migration."""
 
-    def find_head(self, name: str) -> "Head | None":
-        """Return the head of a table if it is in memory, else None."""
-        return None
-
-    def made_head(self, head: "Head") -> None:  # noqa: B027
-        """Note the head that a table has once this transaction is committed."""
-
 
 @dataclass(frozen=True, slots=True)
 class Restore:
@@ -259,8 +255,8 @@ class Backend(ABC):
     schema_version: int = 0
     # The folder for the data of tables that were created without a location.
     default_data_path: str | None = None
-    # The newest heads, where no other process can write to the database.
-    heads: "Cache[Head] | None" = None
+    # With `keeps_heads`, the newest heads by name and version; any write drops them.
+    heads: "Cache[Any]"
     # Identifies the database among all databases of the process.
     key: tuple[object, ...] = ()
     # How much of the database's tables is kept in memory.

@@ -198,11 +198,21 @@ def find_head(
         with backend.reading() as session:
             return load_head(session, name, version, identity)
 
-    if (heads := backend.heads) is None or backend.is_gone():
+    if not backend.capabilities.keeps_heads or backend.is_gone():
         return load()
-    head = heads.get((name, version), load)
+    head: Head = backend.heads.get((name, version), load)
     check_identity(name, head.identity, identity)
     return head
+
+
+def find_kept(backend: Backend, name: str, version: int | None = None) -> Head | None:
+    """Return the head that the backend keeps of a table at a version, if there is one.
+
+    The head of the latest version is kept under None.
+    """
+    if not backend.capabilities.keeps_heads:
+        return None
+    return backend.heads.find((name, version))
 
 
 def load_head(
