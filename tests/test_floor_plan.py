@@ -69,22 +69,8 @@ SEAMS = {
     "rich": ("cli/",),
     "sqlite3": ("catalog/engine/sqlite.py",),
 }
-# The methods of a session or a backend whose rows have no type.
-UNTYPED = {"query", "query_sql", "query_many", "at_once"}
-# Modules that still read such rows by position. This list may only shrink.
-UNTYPED_READERS = {
-    "catalog/catalog.py",
-    "catalog/commit/outbox.py",
-    "catalog/commit/outcome.py",
-    "catalog/commit/ratify.py",
-    "catalog/read/head.py",
-    "catalog/read/sql_log.py",
-    "catalog/snapshot.py",
-    "doctor.py",
-    "mirror/foreign.py",
-    "mirror/publisher/republication.py",
-    "mirror/verify/verification.py",
-}
+# The methods of a session whose rows have no type.
+UNTYPED = {"query", "query_sql", "query_many"}
 # Names that stand for one thing seen from several layers.
 SHARED_NAMES = {
     "admin": "administration, and its commands",
@@ -499,9 +485,7 @@ def test_filled_parameter_is_found() -> None:
 
 
 def test_rows_have_types() -> None:
-    readers = set(_untyped_readers(SOURCE))
-
-    assert readers == UNTYPED_READERS
+    assert list(_untyped_readers(SOURCE)) == []
 
 
 def _untyped_readers(root: Path) -> Iterator[str]:
@@ -544,7 +528,7 @@ def _is_untyped(node: ast.AST) -> bool:
         "rows = session.query_sql(sql, {})",
         "for a, b in session.query('x', {}): pass",
         "names = [a for (a,) in self._session.query('x', {})]",
-        "def f(): return backend.at_once([])[0]",
+        "def f(): return session.query_many([])[0]",
         "pairs = dict(session.query('x', {}))",
         "if rows := session.query('x', {}): pass",
     ],

@@ -33,6 +33,8 @@ UNFIT = (OverflowError, UnicodeEncodeError)
 R = TypeVar("R")
 Row = tuple[Any, ...]
 Params = Mapping[str, Any]
+# The kind of a row, a named statement whose rows are of that kind, and its parameters.
+Query = tuple[Callable[..., Any], str, Params]
 # Known by name, because the registry of entry points has to be read from disk.
 _BUILT_IN = {
     "duckdb": "DuckDBBackend",
@@ -191,15 +193,21 @@ class Session(ABC):
         columns = list(zip(*rows, strict=True)) or [()] * len(schema)
         return columns_to_batch(columns, schema)
 
-    def rows_many(
-        self, queries: Sequence[tuple[Callable[..., Any], str, Params]]
-    ) -> list[list[Any]]:
+    def rows_many(self, queries: Sequence[Query]) -> list[list[Any]]:
         """Return the rows of several named statements, each with its own kind of row.
 
         The statements take one round trip where the engine allows it.
         """
+        return self.typed(self.query_many, queries)
+
+    def typed(
+        self,
+        send: Callable[[Sequence[tuple[str, Params]]], list[list[Row]]],
+        queries: Sequence[Query],
+    ) -> list[list[Any]]:
+        """Return what `send` returns for `queries`, each row made by its kind."""
         asked = [(self.statements[name], params) for _, name, params in queries]
-        answers = zip(queries, self.query_many(asked), strict=True)
+        answers = zip(queries, send(asked), strict=True)
         return [list(starmap(kind, rows)) for (kind, *_), rows in answers]
 
     def query(self, name: str, params: Params) -> list[Row]:
@@ -310,13 +318,13 @@ class Backend(ABC):
             any_version: for transactions that create, upgrade or replace the catalog.
         """
 
-    def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+    def at_once(self, queries: Sequence[Query]) -> list[list[Any]]:
         """Run statements as one transaction that isn't durable; return their rows.
 
         The statements change nothing that is part of a head.
         """
         with self.writing(durable=False) as session:
-            return session.query_many(queries)
+            return session.rows_many(queries)
 
     def check_version(self, session: Session) -> None:
         """Refuse a catalog whose schema version is newer than this package's."""

@@ -21,6 +21,7 @@ from delkalakedb.catalog.engine.backend import (
     FileBackend,
     Insert,
     Params,
+    Query,
     Restore,
     Row,
     Session,
@@ -128,11 +129,11 @@ class DuckDBBackend(FileBackend):
             finally:
                 self.heads.forget(made)
 
-    def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+    def at_once(self, queries: Sequence[Query]) -> list[list[Any]]:
         with self._locked(), self._transaction() as connection:
             session = _DuckDBSession(connection, self._parsed)
             self.check_version(session)
-            return session.query_many(queries)
+            return session.rows_many(queries)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
