@@ -391,7 +391,7 @@ def test_ratify_is_a_word_of_the_catalogs_commits() -> None:
 def test_engines_differ_by_capabilities() -> None:
     found = {
         f"{path.relative_to(SOURCE).as_posix()}:{node.lineno}"
-        for path in (SOURCE / "catalog").rglob("*.py")
+        for path in SOURCE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if _asks_otherwise(node)
     }
@@ -400,14 +400,66 @@ def test_engines_differ_by_capabilities() -> None:
 
 
 def _asks_otherwise(node: ast.AST) -> bool:
-    text = ast.unparse(node) if isinstance(node, ast.Compare | ast.Call) else ""
-    if isinstance(node, ast.Compare):
-        return isinstance(node.ops[0], ast.In | ast.NotIn) and text.endswith(
-            ".statements"
-        )
-    if isinstance(node, ast.Call):
-        return text.startswith(("isinstance(session,", "isinstance(self._session,"))
-    return isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node)
+    """Return whether `node` finds out what an engine can do, but not by capability."""
+    match node:
+        case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[where]):
+            return _ends(where, "statements") or _is_engine(node.left)
+        case ast.Compare(left=left):
+            return _is_engine(left)
+        case ast.Call(func=ast.Name(id="isinstance" | "hasattr"), args=[one, _]):
+            return _ends(one, "backend", "session", "shared")
+        case ast.Call(func=ast.Name(id="getattr"), args=[one, _, _]):
+            return _ends(one, "backend", "session", "shared")
+        case ast.Call(func=ast.Attribute(value=one, attr="get")):
+            return _ends(one, "statements")
+        case ast.Raise(exc=error):
+            return error is not None and "NotImplementedError" in ast.unparse(error)
+    return False
+
+
+def _is_engine(node: ast.AST) -> bool:
+    """Return whether `node` is the name of a backend's engine."""
+    return _ends(node, "engine") and _ends(getattr(node, "value", node), "backend")
+
+
+def _ends(node: ast.AST, *names: str) -> bool:
+    """Return whether `node` is one of `names`, or an attribute of that name."""
+    return ast.unparse(node).rpartition(".")[2].lstrip("_") in names
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "isinstance(session, DuckDBSession)",
+        "isinstance(catalog.backend, SqliteBackend)",
+        "hasattr(self._backend, 'heads')",
+        "getattr(session, 'made', None)",
+        "'lock_table' in backend.statements",
+        "'lock_table' not in self._session.statements",
+        "backend.statements.get('lock_table')",
+        "catalog.backend.engine == 'duckdb'",
+        "self._backend.engine in ('duckdb', 'sqlite')",
+        "raise NotImplementedError('no such engine')",
+    ],
+)
+def test_engine_told_otherwise_than_by_capability_is_reported(code: str) -> None:
+    assert any(map(_asks_otherwise, ast.walk(ast.parse(code))))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "backend.capabilities.keeps_heads",
+        "backend.statements['load_head']",
+        "isinstance(write, Insert)",
+        "hasattr(os, 'geteuid')",
+        "self.engine == 'postgres'",
+        "engine in files",
+        "getattr(self.shared, name)",
+    ],
+)
+def test_other_questions_than_about_engines_are_fine(code: str) -> None:
+    assert not any(map(_asks_otherwise, ast.walk(ast.parse(code))))
 
 
 # ---- values flow forward
