@@ -93,7 +93,7 @@ def examine(uri: "Uri", settings: "Settings") -> Iterator[Check]:
 def _connection(backend: Backend) -> Check:
     start = time.monotonic()
     with backend.reading() as session:
-        ((version,),) = session.query("load_server_version", {})
+        (version,) = session.values("load_server_version", {})
     took_ms = (time.monotonic() - start) * 1000
     detail = f"{backend.engine} {version} answered in {took_ms:.0f} ms"
     return Check("connection", "ok", detail)
@@ -167,7 +167,7 @@ def _try(backend: Backend, write: Insert | Run) -> None:
 def _clock(backend: Backend) -> Check:
     before_ms = now_ms()
     with backend.reading() as session:
-        ((there_ms,),) = session.query("load_now_ms", {})
+        (there_ms,) = session.values("load_now_ms", {})
     here_ms = (before_ms + now_ms()) / 2
     return _skew("database clock", there_ms - here_ms)
 

@@ -141,6 +141,7 @@ class _DoomedSession(Session):
 
     def __init__(self, session: Session, moment: str) -> None:
         self.statements = session.statements
+        self.made = {}
         self._session = session
         self._moment = moment
         self._written = 0

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Self, Unpack, cast
 
 from delkalakedb.catalog.engine import (
     Backend,
+    HeadRow,
     Share,
+    TableRow,
     ensure_schema,
     find_schema_version,
     load_backend,
@@ -121,14 +123,16 @@ class Catalog:
     def tables(self) -> list[Table]:
         """Every table at its latest version, by name."""
         with self.backend.reading() as session:
-            rows = session.query("load_heads", {})
+            rows = session.rows(HeadRow, "load_heads", {})
             return [parse_head(session, row).table() for row in rows]
 
     def versions(self) -> dict[str, tuple[int, Identity]]:
         """Return the latest version and the identity of every table, by name."""
         with self.backend.reading() as session:
-            rows = session.query("load_table_versions", {})
-        return {name: (version, (id_, made)) for name, version, id_, made in rows}
+            rows = session.rows(TableRow, "load_table_versions", {})
+        return {
+            r.name: (r.current_version, (r.table_id, r.created_at_ms)) for r in rows
+        }
 
     def table(self, name: str) -> Table:
         """One table at its latest version."""

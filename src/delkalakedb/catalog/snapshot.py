@@ -83,11 +83,11 @@ class Snapshot:
         """Return the files' paths as the log has them, newest commit first."""
         key = {"table_id": self._head.table_id, "version": self._head.version}
         with self._backend.reading() as session:
-            rows = session.query("load_paths", key)
+            paths = session.values("load_paths", key)
         superseded = self._head.version != self._head.current_version
-        if superseded or len(rows) != self._head.num_files:
+        if superseded or len(paths) != self._head.num_files:
             self._check_kept()
-        return [path for (path,) in rows]
+        return paths
 
     def iter_files(self, where: Filter | None = None) -> Iterator[File]:
         """Yield the files one by one; a live file has no `removed_version`.

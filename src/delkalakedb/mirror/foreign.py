@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -169,6 +169,11 @@ def _list_log(
             yield int(match[1]), meta
 
 
+class _CommitId(NamedTuple):
+    version: int
+    transaction_id: str
+
+
 def _read(
     catalog: Catalog,
     name: str,
@@ -183,7 +188,7 @@ def _read(
     if commits:
         params = {"name": name, "after": published}
         with catalog.backend.reading() as session:
-            ids = dict(session.query("load_transaction_ids", params))
+            ids = dict(session.rows(_CommitId, "load_transaction_ids", params))
     for version, meta in commits:
         data = store.get(meta.path)
         transaction_id = _commit_info(data).get("txnId")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from delkalakedb.catalog.engine import Backend
+from delkalakedb.catalog.engine import Backend, CommitRow
 from delkalakedb.catalog.read import commit_from_row, no_such_table
 
 # rows; more than a catalog can have
@@ -19,11 +19,11 @@ _MANY_VERSIONS = 10_000
 
 
 class _Audited(NamedTuple):
-    """A row of `load_audit`; `commit` has the columns of `load_history`."""
+    """A row of `load_audit`."""
 
     table: str
     tables: int
-    commit: tuple[Any, ...]
+    commit: CommitRow
 
 
 class _SmallFiles(NamedTuple):
@@ -104,7 +104,7 @@ def load_audit(
     params = {**filters, "max_rows": _ALL if limit is None else limit}
     with backend.reading() as session:
         found = session.rows(
-            lambda table, tables, *commit: _Audited(table, tables, commit),
+            lambda table, tables, *row: _Audited(table, tables, CommitRow(*row)),
             "load_audit",
             params,
         )

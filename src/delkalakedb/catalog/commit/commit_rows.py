@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from delkalakedb.catalog.commit.outcome import Committed
-from delkalakedb.catalog.engine import Actor, Insert, Row, Run, Write
+from delkalakedb.catalog.engine import Actor, FileRow, Insert, Row, Run, Write
 from delkalakedb.catalog.read import (
     FILES_PER_TABLE,
     Head,
@@ -470,18 +470,18 @@ def empty_head(staged: Staged, table_id: int, now_ms: int) -> Head:
     )
 
 
-def last_adds(rows: Sequence[Row]) -> dict[str, Add]:
+def last_adds(rows: Sequence[FileRow]) -> dict[str, Add]:
     """Return the newest add of each path that has row ids."""
     return {
-        path: Add(
-            path=path,
+        row.path: Add(
+            path=row.path,
             partition_values={},
-            size=size,
+            size=row.size_bytes,
             modification_time=0,
             data_change=False,
-            base_row_id=base,
-            default_row_commit_version=committed,
+            base_row_id=row.base_row_id,
+            default_row_commit_version=row.default_row_commit_version,
         )
-        for _, path, _, size, _, base, committed in sorted(rows)
-        if base is not None
+        for row in sorted(rows)
+        if row.base_row_id is not None
     }

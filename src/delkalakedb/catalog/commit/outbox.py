@@ -25,8 +25,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import TracebackType
+from typing import Any, NamedTuple
 
-from delkalakedb.catalog.engine import Backend, Row, Run, Session
+from delkalakedb.catalog.engine import Backend, Query, Run, Session
 from delkalakedb.catalog.read import Head, no_such_table
 from delkalakedb.clock import now_ms
 from delkalakedb.errors import DeltalakeDBError
@@ -261,8 +262,12 @@ atexit.register(_watch.end)
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A table's mirror as the catalog knows it."""
+    """A table's mirror as the catalog knows it.
 
+    Its fields are the columns of `load_mirrors`.
+    """
+
+    metadata: Metadata
     table_id: int
     name: str
     location: str
@@ -277,7 +282,6 @@ class Mirror:
     checkpoint_version: int
     checkpoint_until_ms: int | None
     num_files: int
-    metadata: Metadata
     # When the oldest version that isn't published was ratified.
     waiting_since_ms: int | None
     # Why nobody may commit to the table, or publish it, here.
@@ -299,6 +303,21 @@ class Mirror:
     def is_put_off(self) -> bool:
         """Whether it is too soon after a failure."""
         return (self.next_try_ms or 0) > self.now_ms
+
+
+class LeaseRow(NamedTuple):
+    """A row of `take_lease`."""
+
+    fence: int
+    published_version: int
+    state: str
+    attempts: int
+    last_error: str | None
+    next_try_ms: int | None
+    lease_owner: str
+    lease_until_ms: int
+    checkpoint_version: int
+    checkpoint_until_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +350,7 @@ class Outbox:
         """Every table's mirror, by name; or only of those with versions that wait."""
         params = {"name": None, "behind": int(behind), "now_ms": now_ms()}
         with self._backend.reading() as session:
-            return [_mirror(row) for row in session.query("load_mirrors", params)]
+            return session.rows(_mirror, "load_mirrors", params)
 
     def take(
         self, name: str, lasts_s: float, *, early: bool = False, settling: bool = False
@@ -355,24 +374,17 @@ class Outbox:
         forsaken: str | None = None,
     ) -> Lease | Mirror:
         expires = time.monotonic() + lasts_s
-        load = self._backend.statements["load_mirrors"], _named(name)
-        take = taking(
-            self._backend,
-            name,
-            lasts_s,
-            early=early,
-            settling=settling,
-            forsaken=forsaken,
-        )
-        taken, rows = self._backend.at_once([take, load])
-        mirror = _one(rows, name)
-        return Lease(mirror, taken[0][0], expires, lasts_s) if taken else mirror
+        take = taking(name, lasts_s, early=early, settling=settling, forsaken=forsaken)
+        load = (_mirror, "load_mirrors", _named(name))
+        taken, found = self._backend.at_once([take, load])
+        mirror = _one(found, name)
+        return Lease(mirror, taken[0].fence, expires, lasts_s) if taken else mirror
 
     def renew(self, lease: Lease) -> Lease | None:
         """Extend the lease and return it, or None if it was lost."""
         expires = time.monotonic() + lease.lasts_s
         with self._backend.writing(durable=False) as session:
-            held = session.query("renew_lease", _key(lease) | _lasting(lease.lasts_s))
+            held = session.values("renew_lease", _key(lease) | _lasting(lease.lasts_s))
         if not held:
             return None
         prolong(lease.mirror.lease_owner, lease.lasts_s)
@@ -396,16 +408,14 @@ class Outbox:
         self, lease: Lease, hashes: Mapping[int, str], *, release: bool
     ) -> bool:
         """Versions are in the log, by the hashes of their files; False: lease lost."""
-        key, statements = _key(lease), self._backend.statements
-        each = [
-            (statements["mark_published_hash"], {**key, "version": v, "sha256": sha256})
+        key = _key(lease)
+        each: list[Query] = [
+            (int, "mark_published_hash", {**key, "version": v, "sha256": sha256})
             for v, sha256 in hashes.items()
         ]
         upto = {**key, "version": max(hashes), "release": int(release)}
         # In the order in which who drops a table locks these rows.
-        *_, marked = self._backend.at_once(
-            [*each, (statements["mark_published"], upto)]
-        )
+        *_, marked = self._backend.at_once([*each, (int, "mark_published", upto)])
         return bool(marked)
 
     def mark_hash(self, lease: Lease, version: int, sha256: str) -> None:
@@ -471,11 +481,10 @@ class Outbox:
 
 def find_mirror(session: Session, name: str) -> Mirror:
     """Return a table's mirror, as a transaction sees it."""
-    return _one(session.query("load_mirrors", _named(name)), name)
+    return _one(session.rows(_mirror, "load_mirrors", _named(name)), name)
 
 
 def taking(
-    backend: Backend,
     name: str,
     lasts_s: float,
     *,
@@ -483,11 +492,10 @@ def taking(
     settling: bool = False,
     forsaken: str | None = None,
     token: str | None = None,
-) -> tuple[str, dict[str, object]]:
+) -> Query:
     """Return the statement that takes a lease if it is free.
 
     Args:
-        backend: the catalog's database.
         name: the table.
         lasts_s: the lease's term.
         early: even if it is too soon after a failure.
@@ -502,15 +510,30 @@ def taking(
         "settling": int(settling),
         "forsaken": forsaken,
     }
-    return backend.statements["take_lease"], params | _lasting(lasts_s)
+    return LeaseRow, "take_lease", params | _lasting(lasts_s)
 
 
-def taken_lease(taken: Row, head: Head, expires: float, lasts_s: float) -> Lease:
+def taken_lease(taken: LeaseRow, head: Head, expires: float, lasts_s: float) -> Lease:
     """Return the lease that was taken on the table at `head`."""
-    fence, *state = taken
-    table = (head.table_id, head.name, head.location, head.version)
-    mirror = Mirror(*(*table, *state, head.num_files, head.metadata, None))
-    return Lease(mirror, fence, expires, lasts_s)
+    mirror = Mirror(
+        metadata=head.metadata,
+        table_id=head.table_id,
+        name=head.name,
+        location=head.location,
+        ratified_version=head.version,
+        published_version=taken.published_version,
+        state=taken.state,
+        attempts=taken.attempts,
+        last_error=taken.last_error,
+        next_try_ms=taken.next_try_ms,
+        lease_owner=taken.lease_owner,
+        lease_until_ms=taken.lease_until_ms,
+        checkpoint_version=taken.checkpoint_version,
+        checkpoint_until_ms=taken.checkpoint_until_ms,
+        num_files=head.num_files,
+        waiting_since_ms=None,
+    )
+    return Lease(mirror, taken.fence, expires, lasts_s)
 
 
 def releasing_lost(name: str, token: str) -> Run:
@@ -539,13 +562,11 @@ def _pausing(seconds: float) -> dict[str, object]:
     return {"pause_ms": int(seconds * 1000), "now_ms": now_ms()}
 
 
-def _one(rows: list[Row], name: str) -> Mirror:
-    if not rows:
+def _one(found: list[Mirror], name: str) -> Mirror:
+    if not found:
         raise no_such_table(name)
-    return _mirror(rows[0])
+    return found[0]
 
 
-def _mirror(row: Row) -> Mirror:
-    *values, metadata, waiting_since_ms, hold, now_ms = row
-    state = (decode_struct(metadata, Metadata), waiting_since_ms, hold, now_ms)
-    return Mirror(*(*values, *state))
+def _mirror(metadata: str, *others: Any) -> Mirror:
+    return Mirror(decode_struct(metadata, Metadata), *others)

@@ -5,11 +5,12 @@ conflict rules look at them.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from delkalakedb.catalog.commit.outbox import Lease
-from delkalakedb.catalog.engine import Row, Session
+from delkalakedb.catalog.engine import Session
 from delkalakedb.catalog.read import Head, LoggedCommit, add_from_row, load_head
 from delkalakedb.errors import CommitFailedError, VersionNotFoundError
 from delkalakedb.model.actions import (
@@ -81,6 +82,23 @@ class Conflicted:
         )
 
 
+class WinnerRow(NamedTuple):
+    """A row of `load_winners`."""
+
+    version: int
+    operation: str | None
+    is_blind_append: bool | None
+    metadata: str | None
+    protocol: str | None
+
+
+class _Change(NamedTuple):
+    """What a winner changed: a file, or the name of an application or a domain."""
+
+    version: int
+    what: Any
+
+
 def follows_anything(staged: Staged, head: Head) -> bool:
     """Whether no commit since can conflict, so that none has to be loaded.
 
@@ -116,7 +134,7 @@ def _appends_blindly(staged: Staged) -> bool:
 
 
 def find_conflict(
-    session: Session, head: Head, staged: Staged, rows: Sequence[Row]
+    session: Session, head: Head, staged: Staged, rows: Sequence[WinnerRow]
 ) -> Conflicted | None:
     """Return the conflict of `staged` with the winners in `rows`, if there is one."""
     protocol, metadata = head.protocol, head.metadata
@@ -135,12 +153,12 @@ def conflicted(table: str, winner: Winner, conflict: Conflict) -> Conflicted:
     )
 
 
-def newest(rows: Sequence[Row], otherwise: int) -> Winner:
+def newest(rows: Sequence[WinnerRow], otherwise: int) -> Winner:
     """Return the winner to name if no single commit is the cause."""
     if not rows:
         return Winner(version=otherwise, operation="an earlier commit")
-    version, operation, *_ = rows[-1]
-    return Winner(version=version, operation=operation or "a commit")
+    last = rows[-1]
+    return Winner(version=last.version, operation=last.operation or "a commit")
 
 
 def _read_state(
@@ -155,56 +173,52 @@ def _read_state(
 
 
 def _load(
-    session: Session, head: Head, attempt: Attempt, rows: Sequence[Row]
+    session: Session, head: Head, attempt: Attempt, rows: Sequence[WinnerRow]
 ) -> list[Winner]:
     window = {
         "table_id": head.table_id,
         "after": attempt.reads.version,
         "upto": head.current_version,
     }
-    apps = _group(
-        session.query("load_txns_since", window) if attempt.app_ids else [],
-        lambda row: decode_struct(row[1], Txn).app_id,
-    )
-    domains = _group(
-        session.query("load_domains_since", window) if attempt.domains else [],
-        lambda row: decode_struct(row[1], DomainMetadata).domain,
-    )
-    added = _files(session, "load_added_since", window, attempt.looks_at_added)
-    removed = _files(session, "load_removed_since", window, attempt.looks_at_removed)
+
+    def changes(
+        kind: Callable[..., _Change], name: str, wanted: object
+    ) -> defaultdict[int, list[Any]]:
+        found: defaultdict[int, list[Any]] = defaultdict(list)
+        for change in session.rows(kind, name, window) if wanted else ():
+            found[change.version].append(change.what)
+        return found
+
+    apps = changes(_app, "load_txns_since", attempt.app_ids)
+    domains = changes(_domain, "load_domains_since", attempt.domains)
+    added = changes(_file, "load_adds_since", attempt.looks_at_added)
+    removed = changes(_file, "load_removed_since", attempt.looks_at_removed)
     return [
         Winner(
-            version=version,
-            operation=operation or "a commit",
-            is_blind_append=bool(blind),
-            metadata=decode_struct(metadata, Metadata) if metadata else None,
-            protocol=decode_struct(protocol, Protocol) if protocol else None,
-            app_ids=frozenset(apps[version]),
-            domains=frozenset(domains[version]),
-            added=tuple(added[version]),
-            removed=tuple(removed[version]),
+            version=row.version,
+            operation=row.operation or "a commit",
+            is_blind_append=bool(row.is_blind_append),
+            metadata=decode_struct(row.metadata, Metadata) if row.metadata else None,
+            protocol=decode_struct(row.protocol, Protocol) if row.protocol else None,
+            app_ids=frozenset(apps[row.version]),
+            domains=frozenset(domains[row.version]),
+            added=tuple(added[row.version]),
+            removed=tuple(removed[row.version]),
         )
-        for version, operation, blind, metadata, protocol in rows
+        for row in rows
     ]
 
 
-def _group(
-    rows: Iterable[Row], name: Callable[[Row], str]
-) -> defaultdict[int, list[str]]:
-    grouped: defaultdict[int, list[str]] = defaultdict(list)
-    for row in rows:
-        grouped[row[0]].append(name(row))
-    return grouped
+def _app(version: int, action: str) -> _Change:
+    return _Change(version, decode_struct(action, Txn).app_id)
 
 
-def _files(
-    session: Session, name: str, window: dict[str, int], wanted: bool
-) -> defaultdict[int, list[Add]]:
-    files: defaultdict[int, list[Add]] = defaultdict(list)
-    if wanted:
-        for row in session.query(name, window):
-            files[row[-1]].append(add_from_row(row))
-    return files
+def _domain(version: int, action: str) -> _Change:
+    return _Change(version, decode_struct(action, DomainMetadata).domain)
+
+
+def _file(version: int, *row: Any) -> _Change:
+    return _Change(version, add_from_row(row))
 
 
 def _matches(metadata: Metadata) -> Callable[[Predicate, Add], bool]:

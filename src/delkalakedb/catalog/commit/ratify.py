@@ -44,6 +44,7 @@ from delkalakedb.catalog.commit.commit_rows import (
 )
 from delkalakedb.catalog.commit.outbox import (
     Lease,
+    LeaseRow,
     releasing,
     releasing_lost,
     taken_lease,
@@ -53,19 +54,30 @@ from delkalakedb.catalog.commit.outcome import (
     Committed,
     Conflicted,
     Skipped,
+    WinnerRow,
     conflicted,
     find_conflict,
     find_expired,
     follows_anything,
     newest,
 )
-from delkalakedb.catalog.engine import CLIENT, Actor, Backend, Row, Run, Session
+from delkalakedb.catalog.engine import (
+    CLIENT,
+    Actor,
+    Backend,
+    FileRow,
+    HeadRow,
+    Query,
+    Run,
+    Session,
+)
 from delkalakedb.catalog.read import (
     FILES_PER_TABLE,
     Head,
     LoggedCommit,
     check_identity,
     check_place,
+    find_kept,
     hash_path,
     no_such_table,
     parse_head,
@@ -156,10 +168,10 @@ class SqlTxnLogWriter:
         """Refuse to commit while too many versions of a table wait to be published."""
         for name in sorted({commit.table for commit in staged}):
             with self._backend.reading() as session:
-                rows = session.query("load_unpublished", {"name": name})
-            if rows and rows[0][0] >= most:
+                waiting = session.values("load_unpublished", {"name": name})
+            if waiting and waiting[0] >= most:
                 raise MirrorBehindError(
-                    f"{name}: {rows[0][0]} versions wait to be published, and "
+                    f"{name}: {waiting[0]} versions wait to be published, and "
                     f"mirror.max_unpublished is {most}; nothing was written. "
                     " See mirror.status, and run the reconciler"
                 )
@@ -206,15 +218,16 @@ class SqlTxnLogWriter:
     ) -> tuple[Committed, ...] | None:
         """Return what a transaction has made, under its locks; release its lease."""
         with self._backend.writing() as session:
-            session.query_many(lock_queries(self._backend, staged))
-            rows = session.query("load_transaction", {"transaction_id": transaction_id})
+            session.rows_many(lock_queries(self._backend, staged))
+            key = {"transaction_id": transaction_id}
+            made = session.rows(Committed, "load_transaction", key)
             session.apply([releasing_lost(c.table, transaction_id) for c in staged])
         # In the order in which they were staged; those of a renamed table come last.
-        found: list[Row] = []
+        found: list[Committed] = []
         for commit in staged:
-            found += [row for row in rows if row[0] == commit.table][:1]
-            rows = [row for row in rows if row not in found]
-        return tuple(Committed(*row) for row in (*found, *rows)) or None
+            found += [one for one in made if one.table == commit.table][:1]
+            made = [one for one in made if one not in found]
+        return (*found, *made) or None
 
 
 def _log(committed: Committed, duration_ms: float) -> None:
@@ -236,9 +249,6 @@ def _actor(backend: Backend) -> Actor:
     except (ImportError, KeyError, OSError):
         user = None
     return Actor(backend.db_user(), user, socket.gethostname(), CLIENT)
-
-
-_Query = tuple[str, dict[str, object]]
 
 
 class LostError(Exception):
@@ -276,13 +286,13 @@ class Transaction:
         self._actor = actor
         self._indexed_columns = indexed_columns
         self._tables: dict[str, _Table] = {}
-        self._early: dict[str, list[Row]] = {}
+        self._early: dict[str, list[FileRow]] = {}
         self._participants: list[dict[str, object]] = []
         self._hashed: dict[int, dict[str, int]] = {}
         self._now_ms = int(time.time() * 1000)
         self._lease_s = lease_s
         self._started = time.monotonic()
-        self._taken: list[Row] = []
+        self._taken: list[LeaseRow] = []
 
     def write(self, staged: Sequence[Staged]) -> tuple[Committed | Skipped, ...]:
         """Write all of `staged`, or raise; a conflict is a `LostError`."""
@@ -329,15 +339,14 @@ class Transaction:
     def _lock(self, staged: Sequence[Staged]) -> None:
         """Lock the tables and load what their first commits need, in one go."""
         names = sorted({commit.table for commit in staged})
-        load = self._backend.statements["load_latest"]
         locks = lock_queries(self._backend, staged)
         early = self._early_queries(staged)
-        known = {n: head for n in names if (head := self._session.find_head(n))}
+        known = {n: head for n in names if (head := find_kept(self._backend, n))}
         unknown = [name for name in names if name not in known]
-        heads: list[_Query] = [(load, {"name": name}) for name in unknown]
+        heads: list[Query] = [(HeadRow, "load_latest", {"name": n}) for n in unknown]
         leases = self._lease_queries(names)
         asked = [*locks, *heads, *early.values(), *leases]
-        answers = self._session.query_many(asked)
+        answers = self._session.rows_many(asked)
         if leases:
             self._taken = answers.pop()
         loaded = answers[len(locks) :]
@@ -349,11 +358,11 @@ class Transaction:
             head = known.get(name)
             self._tables[name] = _Table(head, head.version + 1 if head else 0)
 
-    def _lease_queries(self, names: Sequence[str]) -> list[_Query]:
+    def _lease_queries(self, names: Sequence[str]) -> list[Query]:
         """Of several tables none: one would be held while the others are published."""
         if self._lease_s is None or len(names) > 1:
             return []
-        return [taking(self._backend, names[0], self._lease_s, token=self._id)]
+        return [taking(names[0], self._lease_s, token=self._id)]
 
     def _check_identities(self, staged: Sequence[Staged]) -> None:
         """Nothing goes to a table that has the name of one that is gone."""
@@ -362,14 +371,13 @@ class Transaction:
             if head is not None:
                 check_identity(commit.table, head.identity, commit.reads.identity)
 
-    def _early_queries(self, staged: Sequence[Staged]) -> dict[str, _Query]:
+    def _early_queries(self, staged: Sequence[Staged]) -> dict[str, Query]:
         """Return the queries for files at the paths of each table's first commit."""
         if not self._backend.capabilities.table_locks:
             return {}
         first = {commit.table: commit for commit in reversed(staged)}
-        statement = self._backend.statements["load_files_at_paths"]
         return {
-            name: (statement, _paths_params(commit, self._hashes(commit)))
+            name: _paths_query(commit, self._hashes(commit))
             for name, commit in first.items()
         }
 
@@ -406,8 +414,8 @@ class Transaction:
         if head is None:
             return None
         params = {"table_id": head.table_id, "app_id": txn.app_id}
-        rows = self._session.query("load_applied", params | {"txn": txn.version})
-        return int(rows[0][0]) if rows else None
+        found = self._session.values("load_applied", params | {"txn": txn.version})
+        return int(found[0]) if found else None
 
     def _admit(self, staged: Staged) -> tuple[Head, "_Files"]:
         """Return the head that `staged` follows, and its files; raise on a conflict."""
@@ -431,33 +439,34 @@ class Transaction:
         self._check_liveness(staged, files, winners, head)
         return head, files
 
-    def _winners(self, staged: Staged, head: Head, first_own: int) -> list[Row]:
+    def _winners(self, staged: Staged, head: Head, first_own: int) -> list[WinnerRow]:
         read_all = first_own - 1 <= staged.reads.version <= head.version
         if read_all or follows_anything(staged, head):
             return []
         if lost := find_expired(staged, head):
             raise LostError(lost)
         params = {"table_id": head.table_id, "after": staged.reads.version}
-        rows = self._session.query("load_winners", params)
-        return [row for row in rows if row[0] < first_own]
+        rows = self._session.rows(WinnerRow, "load_winners", params)
+        return [row for row in rows if row.version < first_own]
 
-    def _files(self, staged: Staged, head: Head, found: list[Row] | None) -> "_Files":
+    def _files(
+        self, staged: Staged, head: Head, found: list[FileRow] | None
+    ) -> "_Files":
         hashes = self._hashes(staged)
         if found is None and hashes:
             found = self._load_files(staged, hashes)
         rows = [
             row
             for row in found or ()
-            if row[0] // FILES_PER_TABLE == head.table_id and row[1] in hashes
+            if row.file_id // FILES_PER_TABLE == head.table_id and row.path in hashes
         ]
         return _Files(hashes, rows, self._tables[staged.table].first_own)
 
-    def _load_files(self, staged: Staged, hashes: dict[str, int]) -> list[Row]:
+    def _load_files(self, staged: Staged, hashes: dict[str, int]) -> list[FileRow]:
         if len(hashes) == 1 and self._backend.capabilities.single_path_lookup:
             one = {"after": staged.reads.version, "hash": next(iter(hashes.values()))}
-            return self._session.query("load_files_at_path", one)
-        params = _paths_params(staged, hashes)
-        return self._session.query("load_files_at_paths", params)
+            return self._session.rows(FileRow, "load_files_at_path", one)
+        return self._session.rows(*_paths_query(staged, hashes))
 
     def _hashes(self, staged: Staged) -> dict[str, int]:
         """Return the hashes of a commit's paths, computed once per staged commit."""
@@ -474,12 +483,12 @@ class Transaction:
             raise no_such_table(staged.table)
         check_place(staged.table, staged.location)
         _check_actions(staged)
-        taken = self._session.query("find_location", {"location": staged.location})
+        taken = self._session.values("find_location", {"location": staged.location})
         if taken:
             raise TableExistsError(
-                f"{staged.table}: its location belongs to table {taken[0][0]}"
+                f"{staged.table}: its location belongs to table {taken[0]}"
             )
-        ((table_id,),) = self._session.query("take_table_id", {})
+        (table_id,) = self._session.values("take_table_id", {})
         head = empty_head(staged, table_id, self._now_ms)
         params = {
             "table_id": head.table_id,
@@ -492,7 +501,7 @@ class Transaction:
         return head, _Files(self._hashes(staged), [], 0)
 
     def _check_liveness(
-        self, staged: Staged, files: "_Files", winners: list[Row], head: Head
+        self, staged: Staged, files: "_Files", winners: list[WinnerRow], head: Head
     ) -> None:
         if staged.remove_all and files.live:
             path = next(iter(files.live))
@@ -537,7 +546,8 @@ class Transaction:
             actor=self._actor,
         )
         self._session.apply(rows.writes)
-        self._session.made_head(rows.head)
+        if self._backend.capabilities.keeps_heads:
+            self._session.made[staged.table, None] = rows.head
         self._tables[staged.table].head = rows.head
         if staged.remove_all or files.rows or actions.of(Remove):
             # What a remove says of its file is in the database alone.
@@ -553,8 +563,12 @@ class Transaction:
             return RemovedAll(read, first_own, head.num_files, head.size_bytes)
         seen = {"read_version": read, "first_own": first_own}
         params = {"table_id": head.table_id} | seen
-        ((files, size_bytes),) = self._session.query("load_live_totals", params)
-        return RemovedAll(read, first_own, files, int(size_bytes))
+        (removed,) = self._session.rows(
+            lambda files, size: RemovedAll(read, first_own, files, int(size)),
+            "load_live_totals",
+            params,
+        )
+        return removed
 
     def _with_row_ids(self, staged: Staged, head: Head, files: "_Files") -> ByKind:
         params = {
@@ -562,8 +576,8 @@ class Transaction:
             "domain": ROW_TRACKING_DOMAIN,
             "version": head.version,
         }
-        rows = self._session.query("load_domain", params)
-        domain = decode_struct(rows[0][0], DomainMetadata) if rows else None
+        found = self._session.values("load_domain", params)
+        domain = decode_struct(found[0], DomainMetadata) if found else None
         carried = carry_row_ids(staged.actions, last_adds(files.rows))
         mark = row_id_high_water_mark(domain)
         actions = ByKind(with_row_ids(carried, mark, head.version))
@@ -577,17 +591,19 @@ class Transaction:
 class _Files:
     """The files at a commit's paths that are live, or were when it read."""
 
-    def __init__(self, hashes: dict[str, int], rows: list[Row], first_own: int) -> None:
+    def __init__(
+        self, hashes: dict[str, int], rows: list[FileRow], first_own: int
+    ) -> None:
         self.hashes = hashes
         self.rows = rows
         self.live: dict[str, list[LiveFile]] = {}
         removed = set()
-        for file_id, path, vector, size, removed_version, *_ in rows:
-            if removed_version is None:
-                file = LiveFile(file_id, vector, size)
-                self.live.setdefault(path, []).append(file)
-            elif removed_version < first_own:
-                removed.add(path)
+        for row in rows:
+            if row.removed_version is None:
+                file = LiveFile(row.file_id, row.dv_id, row.size_bytes)
+                self.live.setdefault(row.path, []).append(file)
+            elif row.removed_version < first_own:
+                removed.add(row.path)
         self.removed = frozenset(removed)
 
 
@@ -613,23 +629,21 @@ def _check_append_only(staged: Staged, head: Head) -> None:
         )
 
 
-def _paths_params(staged: Staged, hashes: dict[str, int]) -> dict[str, object]:
-    return {
-        "after": staged.reads.version,
-        "hashes": msgspec.json.encode(list(hashes.values())).decode(),
-    }
+def _paths_query(staged: Staged, hashes: dict[str, int]) -> Query:
+    wanted = msgspec.json.encode(list(hashes.values())).decode()
+    params = {"after": staged.reads.version, "hashes": wanted}
+    return FileRow, "load_files_at_paths", params
 
 
-def lock_queries(backend: Backend, staged: Sequence[Staged]) -> list[_Query]:
+def lock_queries(backend: Backend, staged: Sequence[Staged]) -> list[Query]:
     """Return the queries that lock the tables against other commits.
 
     In name order: two writers of several tables never wait for each other.
     """
     if not backend.capabilities.table_locks:
         return []
-    lock = backend.statements["lock_table"]
     names = sorted({commit.table for commit in staged})
-    locks: list[_Query] = [(lock, {"name": name}) for name in names]
+    locks: list[Query] = [(str, "lock_table", {"name": name}) for name in names]
     if any(commit.location is not None for commit in staged):
-        locks.insert(0, (backend.statements["lock_catalog"], {}))
+        locks.insert(0, (str, "lock_catalog", {}))
     return locks

@@ -15,7 +15,7 @@ else:
         __name__,
         {
             "backend": (
-                "Actor Backend CLIENT Insert Restore Row Run Session Write "
+                "Actor Backend CLIENT Insert Query Restore Row Run Session Write "
                 "check_schema_version columns_to_batch listed load_backend no_catalog"
             ),
             "cache": "CacheInfo LISTS Listed cache_info",
@@ -24,6 +24,6 @@ else:
                 "latest_schema_version load_schema_version migrate"
             ),
             "pool": "Share close_all using_backend",
-            "statements": "FileRow HeadRow TableRow",
+            "statements": "CommitRow FileRow HeadRow PublishedRow TableRow",
         },
     )

@@ -6,7 +6,7 @@ its driver mean. All SQL is in `.sql` files. Code above this room uses a `Sessio
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delkalakedb.catalog.engine.cache import Cache
-    from delkalakedb.catalog.read import Head
     from delkalakedb.settings import CacheSettings, Settings, Uri
 
 # What drivers raise for a number or a text that doesn't fit into any column.
@@ -34,6 +33,8 @@ UNFIT = (OverflowError, UnicodeEncodeError)
 R = TypeVar("R")
 Row = tuple[Any, ...]
 Params = Mapping[str, Any]
+# The kind of a row, a named statement whose rows are of that kind, and its parameters.
+Query = tuple[Callable[..., Any], str, Params]
 # Known by name, because the registry of entry points has to be read from disk.
 _BUILT_IN = {
     "duckdb": "DuckDBBackend",
@@ -79,6 +80,8 @@ class Capabilities:
     interval_index: bool
     # The hash of one path finds a file faster than a list of hashes does.
     single_path_lookup: bool = False
+    # The newest heads stay in memory, because no other process can write.
+    keeps_heads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,8 @@ class Session(ABC):
 
     # The engine's statements by name.
     statements: Mapping[str, str]
+    # With `keeps_heads`, what `Backend.heads` holds once this transaction is committed.
+    made: dict[Hashable, Any]
 
     def rows(self, kind: Callable[..., R], name: str, params: Params) -> list[R]:
         """Return the rows of a named statement, each made by `kind` of its columns."""
@@ -188,15 +193,21 @@ class Session(ABC):
         columns = list(zip(*rows, strict=True)) or [()] * len(schema)
         return columns_to_batch(columns, schema)
 
-    def rows_many(
-        self, queries: Sequence[tuple[Callable[..., Any], str, Params]]
-    ) -> list[list[Any]]:
+    def rows_many(self, queries: Sequence[Query]) -> list[list[Any]]:
         """Return the rows of several named statements, each with its own kind of row.
 
         The statements take one round trip where the engine allows it.
         """
+        return self.typed(self.query_many, queries)
+
+    def typed(
+        self,
+        send: Callable[[Sequence[tuple[str, Params]]], list[list[Row]]],
+        queries: Sequence[Query],
+    ) -> list[list[Any]]:
+        """Return what `send` returns for `queries`, each row made by its kind."""
         asked = [(self.statements[name], params) for _, name, params in queries]
-        answers = zip(queries, self.query_many(asked), strict=True)
+        answers = zip(queries, send(asked), strict=True)
         return [list(starmap(kind, rows)) for (kind, *_), rows in answers]
 
     def query(self, name: str, params: Params) -> list[Row]:
@@ -221,13 +232,6 @@ class Session(ABC):
     @abstractmethod
     def script(self, statements: Iterable[str]) -> None:
         """Execute the statements of a migration."""
-
-    def find_head(self, name: str) -> "Head | None":
-        """Return the head of a table if it is in memory, else None."""
-        return None
-
-    def made_head(self, head: "Head") -> None:  # noqa: B027
-        """Note the head that a table has once this transaction is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +263,8 @@ class Backend(ABC):
     schema_version: int = 0
     # The folder for the data of tables that were created without a location.
     default_data_path: str | None = None
-    # The newest heads, where no other process can write to the database.
-    heads: "Cache[Head] | None" = None
+    # With `keeps_heads`, the newest heads by name and version; any write drops them.
+    heads: "Cache[Any]"
     # Identifies the database among all databases of the process.
     key: tuple[object, ...] = ()
     # How much of the database's tables is kept in memory.
@@ -314,13 +318,13 @@ class Backend(ABC):
             any_version: for transactions that create, upgrade or replace the catalog.
         """
 
-    def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+    def at_once(self, queries: Sequence[Query]) -> list[list[Any]]:
         """Run statements as one transaction that isn't durable; return their rows.
 
         The statements change nothing that is part of a head.
         """
         with self.writing(durable=False) as session:
-            return session.query_many(queries)
+            return session.rows_many(queries)
 
     def check_version(self, session: Session) -> None:
         """Refuse a catalog whose schema version is newer than this package's."""

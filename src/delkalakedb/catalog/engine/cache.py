@@ -17,8 +17,6 @@ from delkalakedb.forks import Forkable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from delkalakedb.catalog.engine.backend import Backend
-    from delkalakedb.catalog.read import Head
     from delkalakedb.settings import CacheSettings
 
 _T = TypeVar("_T")
@@ -100,17 +98,6 @@ class Listed:
     timestamp_ms: int
     num_files: int
     size_bytes: int
-
-    @classmethod
-    def of(cls, backend: Backend, head: Head) -> Listed:
-        """Return the key of the version of `head`."""
-        return cls(
-            (backend.key, head.table_id, head.created_at_ms, head.metadata.id),
-            head.version,
-            head.timestamp_ms,
-            head.num_files,
-            head.size_bytes,
-        )
 
 
 class FileLists(Forkable):

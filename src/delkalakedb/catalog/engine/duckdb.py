@@ -21,6 +21,7 @@ from delkalakedb.catalog.engine.backend import (
     FileBackend,
     Insert,
     Params,
+    Query,
     Restore,
     Row,
     Session,
@@ -31,7 +32,6 @@ from delkalakedb.catalog.engine.backend import (
 from delkalakedb.catalog.engine.cache import Cache
 from delkalakedb.catalog.engine.pool import Pool
 from delkalakedb.catalog.engine.statements import load_statements
-from delkalakedb.catalog.read import Head
 from delkalakedb.errors import (
     CatalogBusyError,
     CatalogError,
@@ -80,14 +80,17 @@ class DuckDBBackend(FileBackend):
 
     engine = "duckdb"
     capabilities = Capabilities(
-        table_locks=False, interval_index=False, single_path_lookup=True
+        table_locks=False,
+        interval_index=False,
+        single_path_lookup=True,
+        keeps_heads=True,
     )
     placeholder = "${}"
     statements = load_statements(engine, placeholder)
 
     def __init__(self, uri: Uri, settings: Settings) -> None:
         super().__init__(uri, settings)
-        self._heads = self.heads = Cache[Head](settings.cache.snapshots)
+        self.heads = Cache(settings.cache.snapshots)
         self._parsed: dict[str, duckdb.Statement] = {}
         self._pid = os.getpid()
         self._root: duckdb.DuckDBPyConnection | None = None
@@ -114,23 +117,23 @@ class DuckDBBackend(FileBackend):
     def writing(
         self, *, durable: bool = True, any_version: bool = False
     ) -> Iterator[Session]:
-        made: dict[Hashable, Head] = {}
+        made: dict[Hashable, Any] = {}
         with self._locked():
             try:
                 with self._transaction() as connection:
-                    session = _DuckDBSession(connection, self._parsed, self._heads)
+                    session = _DuckDBSession(connection, self._parsed)
                     if not any_version:
                         self.check_version(session)
                     yield session
                 made = session.made
             finally:
-                self._heads.forget(made)
+                self.heads.forget(made)
 
-    def at_once(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
+    def at_once(self, queries: Sequence[Query]) -> list[list[Any]]:
         with self._locked(), self._transaction() as connection:
             session = _DuckDBSession(connection, self._parsed)
             self.check_version(session)
-            return session.query_many(queries)
+            return session.rows_many(queries)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -265,7 +268,7 @@ class DuckDBBackend(FileBackend):
                 # The checkpoint would remove the log of the file that replaced it.
                 root.execute("PRAGMA disable_checkpoint_on_shutdown")
             root.close()
-        self._heads.forget()
+        self.heads.forget()
 
     def make_database(self) -> None:
         self._check_process()
@@ -392,18 +395,10 @@ class _DuckDBSession(Session):
         self,
         connection: duckdb.DuckDBPyConnection,
         parsed: dict[str, duckdb.Statement],
-        heads: Cache[Head] | None = None,
     ) -> None:
         self._connection = connection
         self._parsed = parsed
-        self._heads = heads
-        self.made: dict[Hashable, Head] = {}
-
-    def find_head(self, name: str) -> Head | None:
-        return self._heads.find((name, None)) if self._heads else None
-
-    def made_head(self, head: Head) -> None:
-        self.made[head.name, None] = head
+        self.made = {}
 
     def query_sql(self, sql: str, params: Params) -> list[Row]:
         # DuckDB refuses parameters that a statement doesn't use.

@@ -29,6 +29,7 @@ from delkalakedb.catalog.engine.backend import (
     Capabilities,
     Insert,
     Params,
+    Query,
     Restore,
     Row,
     Session,
@@ -177,9 +178,9 @@ class PostgresBackend(Backend):
             yield session
             self._commit(session)
 
-    def at_once(self, queries: Sequence[_Query]) -> list[list[Row]]:
+    def at_once(self, queries: Sequence[Query]) -> list[list[Any]]:
         with self._session(partial(self._begin, durable=False)) as session:
-            return session.finish(queries)
+            return session.typed(session.finish, queries)
 
     def _begin(
         self, connection: _Connection, durable: bool, any_version: bool = False

@@ -60,6 +60,39 @@ class FileRow(NamedTuple):
     default_row_commit_version: int | None
 
 
+class CommitRow(NamedTuple):
+    """A row of `load_history`, or the end of a row of `load_audit`."""
+
+    version: int
+    timestamp_ms: int
+    transaction_id: str
+    operation: str | None
+    operation_parameters: str | None
+    operation_metrics: str | None
+    user_metadata: str | None
+    engine_info: str | None
+    read_version: int | None
+    isolation_level: str | None
+    is_blind_append: bool | None
+    db_user: str | None
+    os_user: str | None
+    host: str | None
+    client: str | None
+    num_added_files: int
+    num_removed_files: int
+    added_bytes: int
+    removed_bytes: int
+    commit_info: str | None
+
+
+class PublishedRow(NamedTuple):
+    """A row of `load_published`; `sha256` is of the log entry."""
+
+    version: int
+    transaction_id: str
+    sha256: str | None
+
+
 class TableRow(NamedTuple):
     """A row of `load_table_versions`."""
 

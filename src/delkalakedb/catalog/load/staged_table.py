@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 
 import msgspec
 
@@ -189,7 +188,7 @@ class StagedTable:
 def locked(catalog: Catalog, *staged: Staged) -> Iterator[Session]:
     """Begin a transaction that holds the locks that commits of `staged` take."""
     with catalog.backend.writing() as session:
-        session.query_many(lock_queries(catalog.backend, staged))
+        session.rows_many(lock_queries(catalog.backend, staged))
         yield session
 
 
@@ -254,9 +253,8 @@ def _new(session: Session, label: str, location: str) -> HeadRow:
 def _parse(session: Session, row: HeadRow) -> Head | None:
     if not row.metadata:
         return None
-    head = parse_head(session, row)
-    version = head.version if row.version is not None else head.first_version - 1
-    return replace(head, version=version, current_version=version)
+    version = row.first_version - 1 if row.version is None else row.version
+    return parse_head(session, row._replace(version=version, current_version=version))
 
 
 def set_hold(

@@ -21,8 +21,8 @@ else:
             ),
             "head": (
                 "COLUMNS_PER_TABLE FILES_PER_TABLE FOLLOWING Head Identity StatColumn "
-                "check_identity check_name check_place find_head index_files load_head "
-                "no_such_table parse_head revise"
+                "check_identity check_name check_place find_head find_kept index_files "
+                "load_head no_such_table parse_head revise"
             ),
             "planner": "plan",
             "retention": "Expired check_kept expire_versions",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from delkalakedb.catalog.engine import Backend, Insert, Row, Session, listed
+from delkalakedb.catalog.engine import Backend, HeadRow, Insert, Session, listed
 from delkalakedb.errors import (
     DeltaError,
     ProtocolError,
@@ -198,11 +198,21 @@ def find_head(
         with backend.reading() as session:
             return load_head(session, name, version, identity)
 
-    if (heads := backend.heads) is None or backend.is_gone():
+    if not backend.capabilities.keeps_heads or backend.is_gone():
         return load()
-    head = heads.get((name, version), load)
+    head: Head = backend.heads.get((name, version), load)
     check_identity(name, head.identity, identity)
     return head
+
+
+def find_kept(backend: Backend, name: str, version: int | None = None) -> Head | None:
+    """Return the head that the backend keeps of a table at a version, if there is one.
+
+    The head of the latest version is kept under None.
+    """
+    if not backend.capabilities.keeps_heads:
+        return None
+    return backend.heads.find((name, version))
 
 
 def load_head(
@@ -216,37 +226,48 @@ def load_head(
     One round trip, or another one each where metadata or protocol changed since.
     """
     asked = version if version is None else min(version, _MOST_VERSIONS)
-    rows = session.query("load_head", {"name": name, "version": asked})
+    rows = session.rows(HeadRow, "load_head", {"name": name, "version": asked})
     if not rows:
         raise no_such_table(name)
-    row = rows[0]
-    check_identity(name, (row[0], row[3]), identity)
-    if row[7] is None:
+    (row,) = rows
+    check_identity(name, (row.table_id, row.created_at_ms), identity)
+    if row.version is None:
         raise VersionNotFoundError(
             f"{name}: there is no version {version}; the catalog holds "
-            f"{row[5]} to {row[4]}"
+            f"{row.first_version} to {row.current_version}"
         )
     return parse_head(session, row)
 
 
-def parse_head(session: Session, row: Row) -> Head:
-    """Parse the head in a row of `load_head` or of a similar statement."""
-    *values, columns, metadata_at, metadata, protocol_at, protocol, hold = row
-    *_, metadata_version, protocol_version = values
-    table_id = row[0]
-    if metadata_version != metadata_at:
-        key = {"table_id": table_id, "version": metadata_version}
-        ((metadata,),) = session.query("load_metadata_at", key)
-    if protocol_version != protocol_at:
-        key = {"table_id": table_id, "version": protocol_version}
-        ((protocol,),) = session.query("load_protocol_at", key)
-    state = (
-        parse_columns(columns),
-        decode_struct(metadata, Metadata),
-        decode_struct(protocol, Protocol),
-        hold,
+def parse_head(session: Session, row: HeadRow) -> Head:
+    """Parse the head in a row whose version is in the catalog."""
+    assert row.version is not None
+    metadata, protocol = row.metadata, row.protocol
+    if row.metadata_version != row.latest_metadata_version:
+        key = {"table_id": row.table_id, "version": row.metadata_version}
+        (metadata,) = session.values("load_metadata_at", key)
+    if row.protocol_version != row.latest_protocol_version:
+        key = {"table_id": row.table_id, "version": row.protocol_version}
+        (protocol,) = session.values("load_protocol_at", key)
+    return Head(
+        table_id=row.table_id,
+        name=row.name,
+        location=row.location,
+        created_at_ms=row.created_at_ms,
+        current_version=row.current_version,
+        first_version=row.first_version,
+        next_file=row.next_file,
+        version=row.version,
+        timestamp_ms=row.timestamp_ms,
+        num_files=row.num_files,
+        size_bytes=row.size_bytes,
+        metadata_version=row.metadata_version,
+        protocol_version=row.protocol_version,
+        stat_columns=parse_columns(row.stat_columns),
+        metadata=decode_struct(metadata, Metadata),
+        protocol=decode_struct(protocol, Protocol),
+        hold=row.hold,
     )
-    return Head(*(*values, *state))
 
 
 TABLES = {Kind.NUMBER: "dl_number_stats", Kind.TEXT: "dl_text_stats"}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from delkalakedb.catalog.engine import Backend, Run, Session
-from delkalakedb.catalog.read.head import Head, no_such_table
+from delkalakedb.catalog.read.head import Head, find_kept, no_such_table
 from delkalakedb.errors import TableNotFoundError, VersionNotFoundError
 from delkalakedb.model.actions import Metadata, decode_struct
 from delkalakedb.model.schema.properties import (
@@ -131,12 +131,10 @@ def check_known(backend: Backend, head: Head) -> None:
 
     No version expires while its head is in memory, because a write drops the heads.
     """
-    heads = backend.heads
-    if heads is None:
-        sure = head.version == head.current_version
-    else:
+    sure = head.version == head.current_version
+    if backend.capabilities.keeps_heads:
         versions = (None, head.version)
-        kept = any(heads.find((head.name, version)) is head for version in versions)
+        kept = any(find_kept(backend, head.name, v) is head for v in versions)
         sure = kept and not backend.is_gone()
     if not sure:
         check_kept(backend, head)

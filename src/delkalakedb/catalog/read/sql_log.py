@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from delkalakedb.catalog.engine import Backend, Row
+from delkalakedb.catalog.engine import Backend, CommitRow
 from delkalakedb.catalog.read.head import Head, Identity, find_head
 from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import (
@@ -60,9 +60,9 @@ class SqlTxnLogReader:
         # Before in-commit timestamps the times are those of files, which may be later.
         for first, end in ((stamped, _NO_LIMIT), (0, stamped)):
             key = {"table_id": head.table_id, "first": first, "end": end}
-            rows = self._query("load_version_at", timestamp_ms=timestamp_ms, **key)
-            if rows:
-                return int(rows[0][0])
+            found = self._values("load_version_at", timestamp_ms=timestamp_ms, **key)
+            if found:
+                return int(found[0])
             if not stamped:
                 break
         raise VersionNotFoundError(
@@ -96,16 +96,16 @@ class SqlTxnLogReader:
     def txns(self, version: int | None = None) -> dict[str, Txn]:
         """Return the newest `txn` of each application at a version."""
         head = self.head(version)
-        rows = self._query("load_txns", table_id=head.table_id, version=head.version)
-        txns = (decode_struct(row[0], Txn) for row in rows)
+        key = {"table_id": head.table_id, "version": head.version}
+        txns = (decode_struct(text, Txn) for text in self._values("load_txns", **key))
         return {txn.app_id: txn for txn in txns}
 
     def txn_version(self, head: Head, app_id: str) -> int | None:
         """Return an application's own version at a head's version."""
-        rows = self._query(
+        found = self._values(
             "load_txn", table_id=head.table_id, version=head.version, app_id=app_id
         )
-        return decode_struct(rows[0][0], Txn).version if rows else None
+        return decode_struct(found[0], Txn).version if found else None
 
     def domains(self, version: int | None = None) -> dict[str, DomainMetadata]:
         """Return the live domains at a version."""
@@ -113,8 +113,9 @@ class SqlTxnLogReader:
 
     def domains_at(self, head: Head) -> dict[str, DomainMetadata]:
         """Return the live domains at a head's version."""
-        rows = self._query("load_domains", table_id=head.table_id, version=head.version)
-        domains = (decode_struct(row[0], DomainMetadata) for row in rows)
+        key = {"table_id": head.table_id, "version": head.version}
+        texts = self._values("load_domains", **key)
+        domains = (decode_struct(text, DomainMetadata) for text in texts)
         return {d.domain: d for d in domains if not d.removed}
 
     def history(
@@ -128,16 +129,17 @@ class SqlTxnLogReader:
         actor: str | None = None,
     ) -> list[Commit]:
         """Return the commits up to a head's version, newest first."""
-        rows = self._query(
-            "load_history",
-            table_id=head.table_id,
-            version=head.version,
-            max_rows=_NO_LIMIT if limit is None else min(limit, _NO_LIMIT),
-            since_ms=since_ms,
-            until_ms=until_ms,
-            operation=operation,
-            actor=actor,
-        )
+        params = {
+            "table_id": head.table_id,
+            "version": head.version,
+            "max_rows": _NO_LIMIT if limit is None else min(limit, _NO_LIMIT),
+            "since_ms": since_ms,
+            "until_ms": until_ms,
+            "operation": operation,
+            "actor": actor,
+        }
+        with self._backend.reading() as session:
+            rows = session.rows(CommitRow, "load_history", params)
         return [commit_from_row(row) for row in rows]
 
     def commit(self, version: int) -> tuple[Action, ...]:
@@ -147,9 +149,9 @@ class SqlTxnLogReader:
         (commit,) = load_commits(self._backend, self._name, version - 1, version)
         return commit.actions
 
-    def _query(self, name: str, **params: Any) -> list[Row]:
+    def _values(self, name: str, **params: Any) -> list[Any]:
         with self._backend.reading() as session:
-            return session.query(name, params)
+            return session.values(name, params)
 
 
 def load_files(
@@ -178,52 +180,30 @@ def load_tombstones(
     return backend.batches(statement, params, TOMBSTONES_SCHEMA)
 
 
-def commit_from_row(row: Row) -> Commit:
-    """Return the public view of a row of `load_commit` or `load_history`."""
-    (
-        version,
-        timestamp_ms,
-        transaction_id,
-        operation,
-        parameters,
-        metrics,
-        user_metadata,
-        engine_info,
-        read_version,
-        isolation_level,
-        is_blind_append,
-        db_user,
-        os_user,
-        host,
-        client,
-        num_added,
-        num_removed,
-        added_bytes,
-        removed_bytes,
-        commit_info,
-        _others,
-    ) = row
+def commit_from_row(row: CommitRow) -> Commit:
+    """Return the public view of a row of `load_history` or `load_audit`."""
+    blind = row.is_blind_append
     return Commit(
-        version=version,
-        timestamp_ms=timestamp_ms,
-        transaction_id=transaction_id,
-        operation=operation,
-        operation_parameters=_decode(parameters),
-        operation_metrics=_decode(metrics),
-        user_metadata=user_metadata,
-        engine_info=engine_info,
-        read_version=read_version,
-        isolation_level=isolation_level,
-        is_blind_append=None if is_blind_append is None else bool(is_blind_append),
-        db_user=db_user,
-        os_user=os_user,
-        host=host,
-        client=client,
-        num_added_files=num_added,
-        num_removed_files=num_removed,
-        added_bytes=added_bytes,
-        removed_bytes=removed_bytes,
-        commit_info=_decode(commit_info),
+        version=row.version,
+        timestamp_ms=row.timestamp_ms,
+        transaction_id=row.transaction_id,
+        operation=row.operation,
+        operation_parameters=_decode(row.operation_parameters),
+        operation_metrics=_decode(row.operation_metrics),
+        user_metadata=row.user_metadata,
+        engine_info=row.engine_info,
+        read_version=row.read_version,
+        isolation_level=row.isolation_level,
+        is_blind_append=None if blind is None else bool(blind),
+        db_user=row.db_user,
+        os_user=row.os_user,
+        host=row.host,
+        client=row.client,
+        num_added_files=row.num_added_files,
+        num_removed_files=row.num_removed_files,
+        added_bytes=row.added_bytes,
+        removed_bytes=row.removed_bytes,
+        commit_info=_decode(row.commit_info),
     )
 
 

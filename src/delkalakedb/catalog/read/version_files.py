@@ -21,6 +21,12 @@ _WORTH_COMPARING = 5_000
 _LEAST_BYTES = 150
 
 
+def _listed(backend: Backend, head: Head) -> Listed:
+    table = (backend.key, head.table_id, head.created_at_ms, head.metadata.id)
+    counted = (head.num_files, head.size_bytes)
+    return Listed(table, head.version, head.timestamp_ms, *counted)
+
+
 def list_files(
     backend: Backend, head: Head, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
@@ -32,7 +38,7 @@ def list_files(
     if bounds is None:
         yield from _loaded(backend, head, schema)
         return
-    key = Listed.of(backend, head)
+    key = _listed(backend, head)
     files = LISTS.find(key, frozenset(columns))
     if files is None:
         files = _derived(backend, head, key, frozenset(columns))

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, using_table
 from delkalakedb.catalog.commit import Lease, Mirror, Outbox
+from delkalakedb.catalog.engine import PublishedRow
 from delkalakedb.catalog.load import hold_mirror
 from delkalakedb.catalog.read import Head, LoggedCommit, load_commits
 from delkalakedb.clock import now_ms
@@ -292,8 +293,8 @@ class _Republication:
 def _load_hashes(catalog: Catalog, mirror: Mirror, first: int) -> dict[int, str | None]:
     key = {"table_id": mirror.table_id, "first": first}
     with catalog.backend.reading() as session:
-        rows = session.query("load_published", key)
-    return {version: sha256 for version, _, sha256 in rows}
+        rows = session.rows(PublishedRow, "load_published", key)
+    return {row.version: row.sha256 for row in rows}
 
 
 def _foreign_message(name: str, path: str) -> str:

@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 from itertools import chain, count, islice, takewhile
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, uri_of, using_catalog
+from delkalakedb.catalog.engine import PublishedRow
 from delkalakedb.catalog.read import Head, LoggedCommit, load_commits, load_files
 from delkalakedb.clock import now_ms
 from delkalakedb.errors import CodecError, DeltaError, TableNotFoundError
@@ -64,7 +65,7 @@ from delkalakedb.storage.log import (
 )
 
 # By version: the transaction id, and the hash of the published file.
-_Commits = dict[int, tuple[str, str | None]]
+_Commits = dict[int, PublishedRow]
 _Actions = tuple[Action, ...]
 _Entries = Generator[tuple[int, bytes | None, bytes | None], None, None]
 _HERE = Reading()
@@ -211,7 +212,8 @@ class _Verification:
                 if version in versions:
                     yield from self._bytes(version, commits, files, data)
                     if checksum is not None:
-                        head, ours = self._head(version, files), commits[version][0]
+                        head = self._head(version, files)
+                        ours = commits[version].transaction_id
                         yield from check_checksum(checksum, self._sql, head, ours)
                 actions = yield from self._decoded(version, data)
                 if version in versions and actions is not None:
@@ -254,8 +256,8 @@ class _Verification:
         # known.
         key = {"table_id": head.table_id, "first": first}
         with self._backend.reading() as session:
-            rows = session.query("load_published", key)
-        return {version: (transaction, sha256) for version, transaction, sha256 in rows}
+            rows = session.rows(PublishedRow, "load_published", key)
+        return {row.version: row for row in rows}
 
     def _uncommitted(self, files: LogFiles, commits: _Commits) -> Iterator[Difference]:
         """Yield the log's files above the published version that aren't ours."""
@@ -265,7 +267,8 @@ class _Verification:
             self._behind, end = True, newest
         found = range(self._published + 1, end + 1)
         for version in sorted(v for v in files.commits if v in found):
-            yield from self._foreign(version, commits.get(version, (None, None))[0])
+            ours = commits.get(version)
+            yield from self._foreign(version, ours.transaction_id if ours else None)
         for version in sorted(v for v in files.checkpoints if newest < v <= end):
             path = files.checkpoints[version][0].path
             yield broken(version, path, "the catalog has no such version")
@@ -287,7 +290,7 @@ class _Verification:
     ) -> Iterator[Difference]:
         """Compare a commit's file with the hash of the published one."""
         self.versions_checked += 1
-        path, (_, ours) = commit_path(version), commits[version]
+        path, ours = commit_path(version), commits[version].sha256
         if data is None:
             # A version imported from its checkpoint alone never had a commit file.
             if ours is not None or version not in files.checkpoints:

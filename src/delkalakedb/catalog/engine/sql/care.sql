@@ -42,7 +42,7 @@ SELECT
     v.operation_metrics, v.user_metadata, v.engine_info, v.read_version,
     v.isolation_level, v.is_blind_append, v.db_user, v.os_user, v.host, v.client,
     v.num_added_files, v.num_removed_files, v.added_bytes, v.removed_bytes,
-    v.commit_info, v.other_actions
+    v.commit_info
 FROM dl_table_versions v
 JOIN dl_tables t ON t.table_id = v.table_id
 WHERE t.current_version >= 0

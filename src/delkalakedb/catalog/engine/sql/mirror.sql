@@ -7,10 +7,10 @@
 -- name: load_mirrors
 -- The mirrors of all tables, of one table, or of the tables with unpublished versions.
 SELECT
-    m.table_id, t.name, t.location, t.current_version, m.published_version, m.state,
-    m.attempts, m.last_error, m.next_try_ms, m.lease_owner, m.lease_until_ms,
-    m.checkpoint_version, m.checkpoint_until_ms, t.num_files, t.metadata,
-    v.timestamp_ms, t.hold, {now_ms}
+    t.metadata, m.table_id, t.name, t.location, t.current_version, m.published_version,
+    m.state, m.attempts, m.last_error, m.next_try_ms, m.lease_owner, m.lease_until_ms,
+    m.checkpoint_version, m.checkpoint_until_ms, t.num_files, v.timestamp_ms, t.hold,
+    {now_ms}
 FROM dl_mirrors m
 JOIN dl_tables t ON t.table_id = m.table_id
 LEFT JOIN dl_table_versions v

@@ -234,8 +234,7 @@ SELECT
     version, timestamp_ms, transaction_id, operation, operation_parameters,
     operation_metrics, user_metadata, engine_info, read_version, isolation_level,
     is_blind_append, db_user, os_user, host, client,
-    num_added_files, num_removed_files, added_bytes, removed_bytes,
-    commit_info, other_actions
+    num_added_files, num_removed_files, added_bytes, removed_bytes, commit_info
 FROM dl_table_versions
 WHERE table_id = :table_id AND version <= :version
     AND (CAST(:since_ms AS BIGINT) IS NULL OR timestamp_ms >= :since_ms)
@@ -256,22 +255,12 @@ SELECT action FROM dl_metadata WHERE table_id = :table_id AND version = :version
 -- The protocol that a version set, if it did.
 SELECT action FROM dl_protocols WHERE table_id = :table_id AND version = :version
 
--- name: load_added_since
--- The files that the commits after a version added, removed since or not.
-SELECT
-    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
-    tags, deletion_vector, base_row_id, default_row_commit_version,
-    clustering_provider, null_fields, extra, added_version
-FROM dl_files
-WHERE table_id = :table_id AND added_version > :after AND added_version <= :upto
-ORDER BY file_id
-
 -- name: load_removed_since
 -- The add actions of the files that the commits after a version removed.
 SELECT
-    path, partition_values, size_bytes, modification_time_ms, data_change, stats,
-    tags, deletion_vector, base_row_id, default_row_commit_version,
-    clustering_provider, null_fields, extra, removed_version
+    removed_version, path, partition_values, size_bytes, modification_time_ms,
+    data_change, stats, tags, deletion_vector, base_row_id, default_row_commit_version,
+    clustering_provider, null_fields, extra
 FROM dl_files
 WHERE table_id = :table_id AND removed_version > :after AND removed_version <= :upto
     AND remove_data_change IS NOT NULL
