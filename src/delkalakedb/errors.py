@@ -19,7 +19,7 @@
     │   └── CommitFailedError       (also deltalake's)
     ├── CatalogError
     │   ├── CatalogUnavailableError (the database can't be reached or is closing)
-    │   │   └── UnknownOutcomeError (lost during COMMIT: the commit may stand or not)
+    │   │   └── UnknownOutcomeError (lost during COMMIT; the outcome is unknown)
     │   ├── CatalogBusyError        (locked by another process for too long)
     │   ├── CatalogPermissionError  (the role lacks a right, or the server is a replica)
     │   └── CatalogSchemaError      (absent, or of another schema version)
@@ -144,7 +144,7 @@ class CatalogUnavailableError(CatalogError):
 
 
 class UnknownOutcomeError(CatalogUnavailableError):
-    """The connection was lost during COMMIT: the commit may stand or not."""
+    """The connection was lost during COMMIT, and the outcome is unknown."""
 
 
 class CatalogBusyError(CatalogError):

@@ -100,10 +100,10 @@ def _redact_value(value: object) -> object:
 
 
 class PublishWarning(UserWarning):
-    """A commit stands in the catalog, but isn't in the table's `_delta_log` yet.
+    """A version is committed, but isn't in the table's `_delta_log` yet.
 
     Where warnings are errors (`python -W error`) the call that made the commit raises
-    this warning. The commit stands all the same, so the call must not be repeated.
+    this warning. The version is committed even so: don't repeat the call.
 
     Args:
         table: the table's name.
@@ -121,7 +121,8 @@ class PublishWarning(UserWarning):
         self.committed: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
-        said = f"{self.table}: version {self.version} stands, but isn't published yet"
+        version = f"{self.table}: version {self.version}"
+        said = f"{version} is committed but not published yet"
         return f"{said}: {self.reason.rstrip('.')}. {self.outlook}"
 
 

@@ -71,7 +71,9 @@ def test_name_that_is_taken_is_refused(catalog: Catalog) -> None:
 def test_location_that_is_taken_is_refused_naming_its_table(catalog: Catalog) -> None:
     create(catalog, "t", location="/same")
 
-    with pytest.raises(TableExistsError, match="belongs to table t"):
+    with pytest.raises(
+        TableExistsError, match="location /same is already used by table t"
+    ):
         create(catalog, "u", location="/same")
     assert [table.name for table in catalog.tables()] == ["t"]
 

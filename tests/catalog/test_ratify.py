@@ -385,7 +385,10 @@ def test_commit_that_read_a_version_that_is_not_there_yet_is_refused(
     outcome = lost(catalog, B, version=99, whole_table=True)
 
     assert outcome.rule == Rule.READ_EXPIRED
-    assert "it read version 99, and there are versions 0 to 0" in outcome.detail
+    assert (
+        "this commit read version 99, but the catalog has versions 0 to 0"
+        in outcome.detail
+    )
 
 
 def test_append_that_read_nothing_follows_a_changed_schema(catalog: Catalog) -> None:

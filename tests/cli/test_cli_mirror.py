@@ -191,7 +191,7 @@ def test_commit_that_is_not_published_is_told_and_exits_with_1(
     with blocked(location(on_sqlite) / "_delta_log"):
         done = on_sqlite("--quiet", "--output", "json", *words, code=1)
 
-    assert done.stderr.startswith("Warning: sales: version 2 stands, but isn't pub")
+    assert done.stderr.startswith("Warning: sales: version 2 is committed but not pub")
     assert "deltasql mirror run" in done.stderr
     assert json.loads(done.stdout)
     assert on_sqlite.json("describe", "sales")["version"] == 2
@@ -210,7 +210,7 @@ def test_several_tables_are_all_done_though_one_is_not_published(
     found = {one["table"]: one["version"] for one in json.loads(done.stdout)}
     assert found == {"other": 2, "sales": 2}
     (line,) = [line for line in done.stderr.splitlines() if "Warning" in line]
-    assert line.startswith("Warning: sales: version 2 stands")
+    assert line.startswith("Warning: sales: version 2 is committed")
 
 
 def test_background_publisher_of_a_command_is_waited_for(
@@ -223,4 +223,4 @@ def test_background_publisher_of_a_command_is_waited_for(
     with blocked(location(on_sqlite) / "_delta_log"):
         done = on_sqlite("set", "sales", "owner=b", code=1)
 
-    assert "Warning: sales: version 3 stands" in done.stderr
+    assert "Warning: sales: version 3 is committed" in done.stderr

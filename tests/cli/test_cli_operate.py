@@ -213,7 +213,10 @@ def test_table_that_fails_keeps_no_other_from_being_done(deltasql: Cli) -> None:
 
     done = [one["table"] for one in json.loads(result.stdout)]
     assert done == ["other", "sales"]
-    assert "first: nothing was written: it is moved" in result.stderr
+    assert (
+        "first: nothing was written, because the table is read-only here (moved"
+        in result.stderr
+    )
 
 
 def test_question_is_not_lost_when_another_table_fails(on_sqlite: Cli) -> None:

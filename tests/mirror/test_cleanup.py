@@ -237,7 +237,7 @@ def test_sidecars_stay_where_a_kept_checkpoint_cannot_be_read():
     store.put(log_path(7, "checkpoint.parquet"), b"broken")
     before = names(store)
 
-    with pytest.raises(DeltaError, match="is no checkpoint"):
+    with pytest.raises(DeltaError, match="isn't a valid checkpoint"):
         clean(store, now_day=10_000, published=6)
     assert names(store) == before
 

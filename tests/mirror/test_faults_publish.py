@@ -172,7 +172,9 @@ def test_commit_stands_while_the_store_is_away(
     assert told.last_error is not None
     assert "s3://lake/away" in told.last_error
     (warning,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
-    assert warning.getMessage().startswith("t: version 1 stands, but isn't published")
+    assert warning.getMessage().startswith(
+        "t: version 1 is committed but not published"
+    )
     for secret in (KEY, SECRET):
         assert secret not in caplog.text + told.last_error
 
@@ -200,7 +202,7 @@ def test_writers_do_not_try_again_before_it_is_time(
 
     after = Outbox(catalog.backend).load("t")
     assert (after.attempts, after.next_try_ms) == (10, before.next_try_ms)
-    assert "version 2 stands, but isn't published yet: an earlier" in caplog.text
+    assert "version 2 is committed but not published yet: an earlier" in caplog.text
 
 
 def commit_inline(catalog: Catalog, path: str, options: dict[str, str]) -> None:

@@ -116,7 +116,7 @@ def test_foreign_commit_is_noticed_though_nothing_is_to_be_published(
 
     assert status.state == "diverged"
     assert foreign.name in str(status.last_error)
-    assert "was written by someone else" in caplog.text
+    assert "was written by a writer that bypassed the catalog" in caplog.text
 
 
 def test_due_checkpoint_of_another_writer_is_made(
@@ -357,7 +357,7 @@ def test_commit_stands_though_its_publishing_cannot_be_asked_for(
         deliver(behind, staged(behind, add("b"), table="t0"))
 
     assert catalog.table("t0").version == 2
-    assert "version 2 stands, but isn't published yet: the server is" in caplog.text
+    assert "version 2 is committed but not published yet: the server is" in caplog.text
 
 
 FORKED = """
@@ -424,6 +424,6 @@ def test_failed_publish_leaves_the_commit_standing_and_warns(
     dk.write_deltalake(uri, pa.table({"x": [2]}), mode="append")
 
     assert dk.DeltaTable(uri).version() == 1
-    assert "t: version 1 stands, but isn't published yet" in caplog.text
+    assert "t: version 1 is committed but not published yet" in caplog.text
     (status,) = dk.mirror.status(catalog_uri)
     assert (status.state, status.published_version) == ("failed", 0)

@@ -140,7 +140,9 @@ def test_entry_that_appears_meanwhile_is_never_replaced(
         return put_new(store, path, data, **options)
 
     monkeypatch.setattr(type(lake), "put_new", late)
-    with pytest.raises(DivergedError, match="someone else wrote it"):
+    with pytest.raises(
+        DivergedError, match="a writer that bypassed the catalog wrote it"
+    ):
         republish(catalog, table="t", store=lake)
     assert lake.get(commit_path(7)) == FOREIGN
 

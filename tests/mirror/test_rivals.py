@@ -89,7 +89,7 @@ def check_published(catalog: Catalog, told: list[dict[int, str]]) -> None:
     outcomes = {version: how for part in told for version, how in part.items()}
     assert sorted(outcomes) == [*range(1, WRITERS * EACH + 1)]
     late = {how for how in outcomes.values() if how != "published"}
-    assert all("isn't published yet: somebody else" in how for how in late), late
+    assert all("is committed; another process" in how for how in late), late
     if not late:
         check_mirror(catalog)
     # One checkpoint at a time: who came while another was made has left it.

@@ -73,7 +73,7 @@ def test_caller_is_warned_with_the_reason_and_what_comes_next(
 
     (warning,) = warned
     assert (warning.table, warning.version) == ("t", 2)
-    assert "version 2 stands, but isn't published yet" in str(warning)
+    assert "version 2 is committed but not published yet" in str(warning)
     assert "_delta_log/00000000000000000002.json" in warning.reason
     assert "deltasql mirror run" in warning.outlook
     assert dk.DeltaTable(uri).version() == 2
@@ -114,7 +114,7 @@ def test_warning_is_shown_at_the_callers_line_without_any_setup(
     )
 
     assert done.stdout == "1\n"
-    assert f"{script}:3: PublishWarning: t: version 1 stands" in done.stderr
+    assert f"{script}:3: PublishWarning: t: version 1 is committed" in done.stderr
 
 
 def test_warning_that_is_an_error_is_raised_after_the_commit(catalog_uri: str) -> None:
@@ -124,7 +124,7 @@ def test_warning_that_is_an_error_is_raised_after_the_commit(catalog_uri: str) -
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(dk.PublishWarning, match="version 1 stands") as raised:
+        with pytest.raises(dk.PublishWarning, match="version 1 is committed") as raised:
             dk.write_deltalake(uri, ROWS, mode="append")
         # Once for a table: it isn't raised again.
         dk.write_deltalake(uri, ROWS, mode="append")
@@ -182,7 +182,7 @@ def test_publish_that_is_put_off_after_a_failure_says_what_failed(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
 
-    assert "version 2 stands" in done.stderr
+    assert "version 2 is committed" in done.stderr
     assert "an earlier attempt failed: " in done.stderr
     assert "_delta_log/00000000000000000001.json" in done.stderr
 

@@ -87,8 +87,14 @@ CHANGES: dict[str, tuple[Callable[[Store], None], str]] = {
         lambda s: s.delete(commit_path(5)),
         "version 5 is missing",
     ),
-    "foreign commit": (lambda s: foreign(s, 7), "was written by someone else"),
-    "foreign commit after a gap": (lambda s: foreign(s, 9), "by someone else"),
+    "foreign commit": (
+        lambda s: foreign(s, 7),
+        "was written by a writer that bypassed",
+    ),
+    "foreign commit after a gap": (
+        lambda s: foreign(s, 9),
+        "by a writer that bypassed",
+    ),
     "torn foreign commit": (lambda s: s.put(commit_path(7), b"{"), "not a Delta"),
     "checkpoint of no version": (
         lambda s: s.put(f"_delta_log/{8:020}.checkpoint.parquet", b"x"),
@@ -124,7 +130,7 @@ CHANGES: dict[str, tuple[Callable[[Store], None], str]] = {
         change_rows(with_field("protocol", "minWriterVersion", 8)),
         "protocol: minWriterVersion is 8, in SQL 7",
     ),
-    "checkpoint torn": (lambda s: cut(s, CHECKPOINT_PATH), "is no checkpoint"),
+    "checkpoint torn": (lambda s: cut(s, CHECKPOINT_PATH), "isn't a valid checkpoint"),
     "all of it gone": (
         lambda s: [s.delete(m.path) for m in list(s.list())] and None,
         "there is no Delta log",

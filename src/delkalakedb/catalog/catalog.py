@@ -71,7 +71,7 @@ class Catalog:
             raise
 
     def _find(self) -> None:
-        """Look for the catalog in its database; one that is outdated is upgraded."""
+        """Look for the catalog in its database, and upgrade an outdated catalog."""
         creates = self._settings.sql.schema_policy == "create_if_missing"
         if version := find_schema_version(self.backend):
             self._ensure(version, create=creates)
@@ -109,9 +109,9 @@ class Catalog:
         return self._share.closed
 
     def init(self) -> bool:
-        """Create the catalog in its database, unless it is there; whether it was done.
+        """Create the catalog if it doesn't exist; return whether it was created.
 
-        A first write does the same, unless `sql.schema` is `error`.
+        The first write also creates the catalog, unless `sql.schema` is `error`.
         """
         if not self.backend.has_catalog:
             self._find()
@@ -121,7 +121,7 @@ class Catalog:
         return True
 
     def tables(self) -> list[Table]:
-        """Every table at its latest version, by name."""
+        """Return all tables at their latest versions, sorted by name."""
         with self.backend.reading() as session:
             rows = session.rows(HeadRow, "load_heads", {})
             return [parse_head(session, row).table() for row in rows]
@@ -135,7 +135,7 @@ class Catalog:
         }
 
     def table(self, name: str) -> Table:
-        """One table at its latest version."""
+        """Return one table at its latest version."""
         return self.snapshot(name).table
 
     def snapshot(
@@ -148,7 +148,7 @@ class Catalog:
     ) -> Snapshot:
         """Return a table at its latest version, at a version, or at a time.
 
-        With an identity, it is an error if another table has the name by now.
+        With an identity, raise an error if another table has the name now.
         """
         self._share.check_open()
         if timestamp_ms is not None:
@@ -163,9 +163,9 @@ class Catalog:
         return SqlTxnLogReader(self._own, name, identity)
 
     def commit(self, *staged: Staged) -> tuple[Committed | Skipped, ...]:
-        """Make all of the staged commits true, or none of them.
+        """Commit all of `staged`, or none of it, without publishing.
 
-        Nothing is published. A conflict is a `CommitFailedError`.
+        Raise `CommitFailedError` on a conflict.
         """
         from delkalakedb.catalog.commit import Committed, Conflicted
 
@@ -180,9 +180,9 @@ class Catalog:
     def try_commit(
         self, *staged: Staged, lease_s: float | None = None
     ) -> tuple[Committed | Skipped, ...] | Conflicted:
-        """Like `commit`, for a caller that publishes: a conflict is a value.
+        """Commit all of `staged`, or none of it, and return a conflict as a value.
 
-        Each `Committed` carries what publishing needs, its actions among them.
+        Each `Committed` carries what its publisher needs, such as the actions.
 
         Args:
             staged: the commits.
@@ -202,14 +202,14 @@ class Catalog:
         before_version: int | None = None,
         dry_run: bool = False,
     ) -> Expired:
-        """Drop what only versions need that nobody is promised any more.
+        """Drop the versions of a table that its retention doesn't keep.
 
         Args:
             name: the table.
             retention: how long versions are kept; `delta.logRetentionDuration` by
                 default, and never less.
-            before_version: keep this version and all after it, if not more.
-            dry_run: only say what would be dropped.
+            before_version: keep at least this version and all later ones.
+            dry_run: return what would be dropped, and drop nothing.
         """
         from delkalakedb.catalog.read import expire_versions
 
@@ -230,7 +230,7 @@ class Catalog:
         return mirror.published_version, mirror.ratified_version, mirror.location
 
     def default_location(self, name: str) -> str:
-        """Where a table is created that was given no location."""
+        """Return the location of a new table for which the caller gave none."""
         folder = self.backend.default_data_path
         folder = self.settings.data_path or folder
         if folder is None:
@@ -241,9 +241,9 @@ class Catalog:
         return f"{folder.rstrip('/')}/{_folder_name(name)}"
 
     def close(self) -> None:
-        """Let go of the database; the last one out closes its connections.
+        """Close the catalog, and the connections if no other catalog uses them.
 
-        The catalog, and what was made from it, refuses all use from then on.
+        Every later use of the catalog, its snapshots and its logs raises an error.
         """
         self._share.close()
 
@@ -293,13 +293,13 @@ def connect(
 ) -> Catalog:
     """Open the catalog that a `deltasql://` URI names.
 
-    A catalog that isn't there yet is made by its first write, or by `init`.
+    A catalog that doesn't exist is created by its first write, or by `init`.
 
     Args:
         uri: a URI without a table; one with a table names its catalog.
-        settings: a `Settings`, of which counts what was set in it.
+        settings: the settings; only the keys that were set in a `Settings` count.
         sections: sections of the configuration, such as `pool={"size": 10}` or
-            `pool=PoolSettings(size=10)`; they come before `settings`.
+            `pool=PoolSettings(size=10)`; they override `settings`.
     """
     return Catalog.of(uri, settings, **sections)
 
@@ -316,7 +316,7 @@ def uri_of(given: CatalogOrUri) -> Uri:
 
 @contextmanager
 def using_catalog(given: CatalogOrUri) -> Iterator[Catalog]:
-    """Yield an open catalog as it is, or the catalog of a URI for the block only."""
+    """Yield an open catalog, or open the catalog of a URI for the `with` block."""
     if isinstance(given, Catalog):
         yield given
     else:
@@ -328,7 +328,7 @@ def using_catalog(given: CatalogOrUri) -> Iterator[Catalog]:
 def using_table(
     given: CatalogOrUri, table: str | None = None
 ) -> Iterator[tuple[Catalog, str]]:
-    """Yield the catalog and the name of the table that a caller means.
+    """Yield the catalog and the name of a table.
 
     Args:
         given: an open catalog, or a URI.

@@ -29,7 +29,7 @@ _SHORT = 1000
 
 
 class Snapshot:
-    """A table at one version. What it says never changes."""
+    """A table at one version, which never changes."""
 
     def __init__(self, backend: Backend, head: Head) -> None:
         self._backend = backend
@@ -41,7 +41,7 @@ class Snapshot:
 
     @property
     def table(self) -> Table:
-        """The table as this version has it."""
+        """The table at this version."""
         return self._head.table()
 
     @property
@@ -51,11 +51,11 @@ class Snapshot:
 
     @property
     def identity(self) -> Identity | None:
-        """What tells the table from any other that ever has its name."""
+        """The identity, which distinguishes the table from all others of its name."""
         return self._head.identity
 
     def check_ours(self) -> None:
-        """Refuse to write to a table that others wrote when this was read."""
+        """Raise `ReadOnlyError` if other writers wrote the table at this version."""
         self._head.check_ours()
 
     @property
@@ -75,7 +75,7 @@ class Snapshot:
 
         Args:
             where: only files that may hold a row that matches.
-            columns: only these of the columns; no others are loaded.
+            columns: the columns to load; all by default.
         """
         return self._files(where, _schema(columns))
 
@@ -144,7 +144,7 @@ class Snapshot:
         return found
 
     def num_records(self) -> int | None:
-        """How many rows there are; None where the statistics of a file don't say."""
+        """Return the number of rows; None if a file has no row count."""
         import pyarrow.compute as pc
 
         total = 0

@@ -49,7 +49,7 @@ class Parsed(click.ParamType[_T]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> _T:
-        """Parse `value`, which is no text if it is a default or parsed already."""
+        """Parse `value`, unless it is a default or parsed already."""
         return self._parse(value) if isinstance(value, str) else value
 
 

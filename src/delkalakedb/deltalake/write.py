@@ -70,8 +70,8 @@ def write_deltalake(
         target_file_size: about how large files become, in bytes.
         writer_properties: of the Parquet writer.
         commit_properties: of the commit.
-        post_commithook_properties: taken as deltalake has it; checkpoints are made by
-            the mirror's own settings.
+        post_commithook_properties: as deltalake takes them; in a catalog the mirror's
+            settings decide when checkpoints are made.
     """
     options: dict[str, Any] = {
         "partition_by": partition_by,

@@ -97,7 +97,7 @@ def sync(
     storage_options: Mapping[str, str] | None = None,
     outside_files: bool = False,
 ) -> Synced:
-    """Take in the commits that other writers made to a followed table.
+    """Import the commits that other writers made to a followed table.
 
     Args:
         uri: the URI of the table, or a catalog.
@@ -136,7 +136,7 @@ def cut_over(
     """
     with using_table(uri, table) as (catalog, name):
         head = _followed(catalog, name)
-        # After the cut-over nobody could write a table that isn't writable here.
+        # After the cut-over a table that isn't writable here would have no writer.
         head.check_writable()
         store = open_store(head.location, storage_options)
         versions = 0

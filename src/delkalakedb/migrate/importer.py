@@ -90,7 +90,7 @@ def import_table(
     hold: str | None = None,
     reading: Reading = _HERE,
 ) -> Imported:
-    """Bring a Delta table into a catalog, or bring in what was written to it since.
+    """Import a Delta table into a catalog, or its commits since the last import.
 
     Repeat the call to continue an import that was interrupted.
 
@@ -114,7 +114,9 @@ def import_table(
         if found != name:
             check_name(name)
         if found is not None and found != name:
-            raise TableExistsError(f"{name}: its location belongs to table {found}")
+            raise TableExistsError(
+                f"{name}: location {store.url} is already used by table {found}"
+            )
         versions, replay = 0, None
         if found is None:
             given = (history, outside_files, progress, hold, reading)

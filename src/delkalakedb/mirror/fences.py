@@ -35,7 +35,7 @@ def fence(
 
 
 def unfence(catalog: Catalog, name: str, storage_options: _Options = None) -> int:
-    """Let other writers in again; return the newest published version."""
+    """Remove a table's fence; return the newest published version."""
     if is_fenced(catalog.log(name).state().protocol):
         _change(catalog, name, unfenced, DROP_FEATURE)
     return publish(catalog, name, storage_options)

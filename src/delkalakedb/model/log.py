@@ -39,7 +39,7 @@ class TxnLogReader(Interface):
         """Return the newest version whose timestamp isn't after `timestamp_ms`."""
 
     def state(self, version: int | None = None) -> State:
-        """Protocol and metadata at a version, the latest by default."""
+        """Return the protocol and metadata at a version, by default the latest."""
 
     def adds(self, version: int | None = None) -> Iterator[Add]:
         """Yield the live files at a version, in no particular order."""
@@ -84,7 +84,7 @@ class Reads:
 class Staged:
     """Actions that want to become the next version of a table.
 
-    `remove_all` stands for a remove of every live file without naming them, so that
+    `remove_all` means a remove of every live file without naming them, so that
     a full overwrite costs one statement. `location` is where a table that doesn't
     exist yet is created; without it the table must be there.
     """
@@ -118,7 +118,7 @@ class Replay:
     removes: dict[FileKey, Remove] = field(default_factory=dict)
 
     def load_checkpoint(self, version: int, actions: Iterable[Action]) -> None:
-        """Start from a checkpoint; what was there before is forgotten."""
+        """Replace the state with the state of a checkpoint."""
         fresh = Replay()
         fresh._reconcile(actions)
         for name in self.__slots__:
@@ -128,7 +128,7 @@ class Replay:
     def apply(
         self, version: int, actions: Iterable[Action], *, first: int | None = None
     ) -> None:
-        """Apply the entry of one version, or a compacted one from `first` on."""
+        """Apply the entry of one version, or a compacted entry from `first` on."""
         start = version if first is None else first
         if start != self.version + 1 or version < start:
             raise VersionNotFoundError(

@@ -32,7 +32,7 @@ from delkalakedb.model.rules.features import ROW_TRACKING
 from delkalakedb.model.rules.protocol import supported_features
 
 _STAMP = "inCommitTimestamp"
-# The catalog writes these to every commit, whoever staged its actions.
+# The catalog writes these to every commit, whichever engine staged its actions.
 _OF_THE_CATALOG = (_STAMP, "isBlindAppend", "participants", "txnId")
 # Where delta-rs writes commitInfo, delta-rs refuses or merges these.
 _OF_THE_OPERATION = (
@@ -247,7 +247,7 @@ _high_water_mark = msgspec.json.Decoder(_HighWaterMark)
 
 
 def gives_row_ids(protocol: Protocol, metadata: Metadata) -> bool:
-    """Whether commits under this protocol and metadata must give row ids."""
+    """Return whether commits under this protocol and metadata must assign row ids."""
     suspended = _is_on(metadata, "delta.rowTrackingSuspended")
     return ROW_TRACKING in supported_features(protocol) and not suspended
 

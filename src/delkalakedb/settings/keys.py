@@ -37,7 +37,7 @@ def _none_word(value: object) -> object:
 
 def _no_boolean(value: object) -> object:
     if isinstance(value, bool):
-        raise ValueError("a boolean is no number")
+        raise ValueError("a boolean isn't a number")
     return value
 
 

@@ -45,8 +45,8 @@ def commit(
 ) -> tuple[Committed, ...] | Conflicted:
     """Commit all of `staged` or none of it, and publish what was committed.
 
-    The commits stand whether or not they can be published now. The result leaves out
-    commits that were skipped, because an application had made them before.
+    A failure to publish undoes no commit. The result leaves out commits that were
+    skipped, because an application had made them before.
     """
     for new in staged:
         if new.location is not None:
@@ -71,9 +71,9 @@ def commit(
 def _refuse_log(
     catalog: Catalog, name: str, location: str, storage_options: _Options
 ) -> None:
-    """Refuse a new table where there is the log of a table that isn't the catalog's.
+    """Refuse a new table at a location that has the log of another table.
 
-    Its commits could never be published there.
+    The new table's commits could never be published there.
     """
     there = any(open_store(location, storage_options).list(LOG))
     if there and find_table_at(catalog, location) is None:
@@ -165,10 +165,10 @@ def lost(operation: str, snapshot: Snapshot, to: Conflicted) -> CommitFailedErro
 
 
 def _check_repeated(staging: Staging[Any], seen: Snapshot) -> None:
-    """Raise unless the caller saw what made its commit be skipped.
+    """Raise `CommitFailedError` if a rival committed the application's transaction.
 
-    An application's transaction is skipped if the table has it already. A rival that
-    committed the transaction meanwhile may have written other rows.
+    A transaction that the table has already is skipped. A rival that committed it after
+    the caller read the table may have written other rows.
     """
     for action in (a for actions in staging.commits for a in actions):
         if isinstance(action, Txn) and not _saw(seen, action):
@@ -188,8 +188,8 @@ def _saw(seen: Snapshot, txn: Txn) -> bool:
 def is_certain(error: DeltalakeDBError) -> bool:
     """Return whether an error of a commit means that nothing was committed.
 
-    A connection that is lost during COMMIT leaves the outcome unknown. Whatever is
-    raised after a commit stands is no `DeltalakeDBError`.
+    A connection that is lost during COMMIT leaves the outcome unknown. An error that is
+    raised after a commit isn't a `DeltalakeDBError`.
     """
     return not isinstance(error, UnknownOutcomeError)
 
@@ -298,7 +298,7 @@ class Together:
             staging.discard()
 
     def check_open(self) -> None:
-        """Refuse use after the end, and in another process."""
+        """Raise `TransactionError` after the end, and in another process."""
         if self._pid != os.getpid():
             raise TransactionError("a transaction stays in the process that began it")
         if self._ended:
@@ -322,10 +322,10 @@ def make_table(
     storage_options: _Options = None,
     instead: Callable[[Staging[None]], bool] = lambda made: False,
 ) -> None:
-    """Create a table at a location, or where the catalog has its tables.
+    """Create a table at a location, by default below the catalog's data path.
 
-    If another process created the table first, `instead` may use what was staged; it
-    returns whether it did.
+    If another process created the table first, `instead` is called with the staging; it
+    returns whether it used the staging.
     """
     # Before files are written for the table.
     catalog.backend.check_open()
@@ -356,7 +356,7 @@ def _stage_new(
 
 
 def new_location(catalog: Catalog, name: str, given: str | None) -> str:
-    """Return where a new table's files go, before anything is written there."""
+    """Return the canonical location of a new table; raise for an invalid name."""
     check_name(name)
     return canonical_location(given or catalog.default_location(name))
 

@@ -73,7 +73,7 @@ class LiveFile:
 class RemovedAll:
     """The files that an overwrite had seen and removes without naming them.
 
-    Those are the files of `read_version`, and what its own transaction added since.
+    These are the files of `read_version`, and files that the transaction added since.
     """
 
     read_version: int
@@ -134,16 +134,16 @@ def commit_writes(
     transaction_id: str,
     actor: Actor,
 ) -> CommitRows:
-    """All that must be written for a commit.
+    """Return the rows that a commit writes.
 
     Args:
         head: the head as the commit makes it, but for the totals and the file counter.
         actions: the actions as they are committed.
         live: the live files at the paths of the commit's adds and removes.
         hashes: the hashes of these paths.
-        removed_all: the files that go without being named.
+        removed_all: the files that `remove_all` removes.
         transaction_id: the commit's own id.
-        actor: who commits.
+        actor: the user and host that commit.
     """
     adds = actions.of(Add)
     ended = list(_ended(adds, actions.of(Remove), live))
@@ -271,7 +271,7 @@ def _version_values(
 
 
 def state_writes(head: Head, actions: ByKind) -> Iterator[Insert]:
-    """Everything but files: small rows, each with the action as it was."""
+    """Yield the inserts for all actions but files, each row with the action's JSON."""
     for table, columns, rows in (
         ("dl_metadata", (), [(_body(m),) for m in actions.of(Metadata)]),
         ("dl_protocols", (), [(_body(p),) for p in actions.of(Protocol)]),

@@ -1,17 +1,16 @@
-"""The outbox: which versions wait to be published, and who may publish them.
+"""The outbox: the versions that wait to be published, and the leases to publish them.
 
 A table's outbox is its versions above `published_version`. One publisher at a time
-holds the table's lease; each lease has a number of its own, the fence, and what a
-publisher says counts only while that number is the table's. So one that slept past its
-lease can neither move `published_version` nor report a failure.
+holds the table's lease; each lease has a number of its own, the fence. A publisher's
+writes count only while the table has the lease's number. So a publisher whose lease has
+expired can neither move `published_version` nor report a failure.
 
-A lease lasts a short term and is renewed by a heartbeat while its holder works. One
-whose term is over may be taken, and so may one whose holder's process is seen to be
-gone. Two publishers at work on one table write the same bytes: a lease saves work, and
-protects nothing.
+A lease lasts a short term and is renewed by a heartbeat while its holder works. Another
+process may take a lease whose term is over, or whose holder is known to have ended. Two
+publishers of one table write the same bytes: a lease saves work, and protects nothing.
 
-Nothing here must survive a power cut: a version that is published but not marked so is
-found in the log by the next publisher, and known as ours.
+Nothing here must survive a power cut, because the next publisher finds a version that
+is published but not marked so in the log, and recognizes its transaction id.
 """
 
 import atexit
@@ -56,7 +55,7 @@ def holder_of(token: str) -> str:
 
 
 def begin(token: str, lasts_s: float) -> str:
-    """Note that this process may work under a lease from now on; its holder."""
+    """Note that this process works under a lease, and return the lease's holder."""
     holder, now = holder_of(token), time.monotonic()
     for old in [old for old, until in list(_working.until.items()) if until < now]:
         _working.until.pop(old, None)
@@ -77,7 +76,7 @@ def end(holder: str | None) -> None:
 
 
 def is_forsaken(holder: str) -> bool:
-    """Whether nobody works under this holder's lease any more, if that can be told."""
+    """Return whether `holder` is known to have stopped working under its lease."""
     parts, here = holder.rsplit("/", 3), _process(os.getpid())
     if len(parts) < _PARTS or parts[0] != here.rsplit("/", 2)[0]:
         return False
@@ -105,7 +104,7 @@ def _process(pid: int) -> str:
 
 
 def _runs(pid: str, start: str) -> bool:
-    """Whether the process with this pid, started then, hasn't ended."""
+    """Return whether the process `pid` that started at the tick `start` still runs."""
     try:
         # Asked first, because /proc may hide the processes of other users.
         os.kill(int(pid), 0)
@@ -137,12 +136,13 @@ PATIENCE_S = 60.0
 
 
 class Heartbeat:
-    """Calls `renew` again and again while the `with` block takes longer than expected.
+    """A thread that calls `renew` while the `with` block takes longer than expected.
 
     Args:
-        renew: makes what is held last for another term; False where it was lost.
-        term_s: how long it lasts without a renewal.
-        patience_s: how long to go on without progress.
+        renew: extends a lease or a claim by another term; returns False if the lease or
+            the claim was lost.
+        term_s: the term in seconds.
+        patience_s: the seconds without progress after which renewals end.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Heartbeat:
         self.due = self._progressed + self._every_s
 
     def progress(self) -> None:
-        """Work goes on: be patient once more."""
+        """Note progress, so that renewals go on for another `patience_s` seconds."""
         self._progressed = time.monotonic()
 
     def __enter__(self) -> "Heartbeat":
@@ -179,7 +179,7 @@ class Heartbeat:
             self._thread.join()
 
     def start(self) -> None:
-        """Renew from now on, in a thread; only while the watch knows of it."""
+        """Start the thread that renews; only the watch calls this method."""
         self._thread = _started(self._beat, "heartbeat")
 
     def _beat(self) -> None:
@@ -195,7 +195,7 @@ class Heartbeat:
 
 
 class _Watch(Forkable):
-    """One thread of the process, which starts those of heartbeats that are due."""
+    """The thread of the process that starts the threads of due heartbeats."""
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
@@ -218,7 +218,7 @@ class _Watch(Forkable):
             self._waiting.discard(beat)
 
     def end(self) -> None:
-        """End the thread: one that lives on keeps libraries from being unloaded."""
+        """End the thread, because a running one prevents unloading of libraries."""
         with self._changed:
             self._ending = True
             self._changed.notify()
@@ -284,24 +284,24 @@ class Mirror:
     num_files: int
     # When the oldest version that isn't published was ratified.
     waiting_since_ms: int | None
-    # Why nobody may commit to the table, or publish it, here.
+    # Why this catalog may neither commit to the table nor publish it.
     hold: str | None = None
-    # What time it is, by the clock that leases go by.
+    # The time by the clock that leases use.
     now_ms: int = field(default=0, compare=False)
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody has the lease, and isn't known to be gone."""
+        """Whether a process holds the lease and isn't known to have ended."""
         return (self.lease_until_ms or 0) > self.now_ms and not self.is_forsaken
 
     @property
     def is_forsaken(self) -> bool:
-        """Whether the process that took the lease is gone, or done with it."""
+        """Whether the process that took the lease has ended, or no longer uses it."""
         return self.lease_owner is not None and is_forsaken(self.lease_owner)
 
     @property
     def is_put_off(self) -> bool:
-        """Whether it is too soon after a failure."""
+        """Whether the next attempt is postponed after a failure."""
         return (self.next_try_ms or 0) > self.now_ms
 
 
@@ -331,7 +331,7 @@ class Lease:
 
     @property
     def fresh(self) -> bool:
-        """Whether more than half of it is left."""
+        """Whether more than half of the lease's term is left."""
         return self.expires - time.monotonic() > self.lasts_s / 2
 
 
@@ -342,12 +342,12 @@ class Outbox:
         self._backend = backend
 
     def load(self, name: str) -> Mirror:
-        """One table's mirror."""
+        """Return the mirror of one table."""
         with self._backend.reading() as session:
             return find_mirror(session, name)
 
     def load_all(self, *, behind: bool = False) -> list[Mirror]:
-        """Every table's mirror, by name; or only of those with versions that wait."""
+        """Return the mirrors of all tables by name; if `behind`, those that lag."""
         params = {"name": None, "behind": int(behind), "now_ms": now_ms()}
         with self._backend.reading() as session:
             return session.rows(_mirror, "load_mirrors", params)
@@ -355,10 +355,10 @@ class Outbox:
     def take(
         self, name: str, lasts_s: float, *, early: bool = False, settling: bool = False
     ) -> Lease | Mirror:
-        """Take the lease and return it, or the mirror's state if it isn't free.
+        """Take the lease and return it, or the mirror's state if the lease isn't free.
 
-        After a failure it can be had when it is time to try again, or `early`; that of
-        a diverged table only for `settling` that.
+        After a failure the lease is free once the next attempt is due, or at once if
+        `early`. The lease of a diverged table is free only if `settling`.
         """
         found = self._take(name, lasts_s, early, settling)
         if isinstance(found, Mirror) and found.is_forsaken:
@@ -381,7 +381,7 @@ class Outbox:
         return Lease(mirror, taken[0].fence, expires, lasts_s) if taken else mirror
 
     def renew(self, lease: Lease) -> Lease | None:
-        """Extend the lease and return it, or None if it was lost."""
+        """Extend the lease and return it, or None if the lease was lost."""
         expires = time.monotonic() + lease.lasts_s
         with self._backend.writing(durable=False) as session:
             held = session.values("renew_lease", _key(lease) | _lasting(lease.lasts_s))
@@ -391,13 +391,13 @@ class Outbox:
         return Lease(lease.mirror, lease.fence, expires, lease.lasts_s)
 
     def keeping(self, lease: Lease, patience_s: float = PATIENCE_S) -> Heartbeat:
-        """Renews the lease while the block under it takes long."""
+        """Return a heartbeat that renews the lease during a `with` block."""
         return Heartbeat(
             lambda: self.renew(lease) is not None, lease.lasts_s, patience_s
         )
 
     def release(self, lease: Lease) -> None:
-        """Let the next one publish."""
+        """Release the lease."""
         try:
             self._write(releasing(lease))
         finally:
@@ -407,14 +407,17 @@ class Outbox:
     def mark_published(
         self, lease: Lease, hashes: Mapping[int, str], *, release: bool
     ) -> bool:
-        """Versions are in the log, by the hashes of their files; False: lease lost."""
+        """Record that versions are in the log; return False if the lease was lost.
+
+        `hashes` are those of the log entries, by version.
+        """
         key = _key(lease)
         each: list[Query] = [
             (int, "mark_published_hash", {**key, "version": v, "sha256": sha256})
             for v, sha256 in hashes.items()
         ]
         upto = {**key, "version": max(hashes), "release": int(release)}
-        # In the order in which who drops a table locks these rows.
+        # In the order in which dropping a table locks these rows.
         *_, marked = self._backend.at_once([*each, (int, "mark_published", upto)])
         return bool(marked)
 
@@ -436,7 +439,7 @@ class Outbox:
         published: int | None = None,
         lease: Lease | None = None,
     ) -> None:
-        """Someone else's commit follows the published version, if that is still so."""
+        """Record a foreign commit, unless a newer version was published meanwhile."""
         followed = mirror.published_version if published is None else published
         params = {
             "table_id": mirror.table_id,
@@ -447,7 +450,7 @@ class Outbox:
         self._write(Run("mark_diverged", params))
 
     def claim_checkpoint(self, mirror: Mirror, version: int, lasts_s: float) -> bool:
-        """Whether it is on us to make a checkpoint that is due."""
+        """Claim a due checkpoint; return False if another process has the claim."""
         params = {"table_id": mirror.table_id, "version": version} | _lasting(lasts_s)
         with self._backend.writing(durable=False) as session:
             return bool(session.query("claim_checkpoint", params))
@@ -455,7 +458,7 @@ class Outbox:
     def keeping_claim(
         self, mirror: Mirror, version: int, lasts_s: float, patience_s: float
     ) -> Heartbeat:
-        """Renews the claim on a checkpoint while the block under it takes long."""
+        """Return a heartbeat that renews a checkpoint's claim during a `with` block."""
 
         def renew() -> bool:
             params = {"table_id": mirror.table_id, "version": version}
@@ -493,15 +496,15 @@ def taking(
     forsaken: str | None = None,
     token: str | None = None,
 ) -> Query:
-    """Return the statement that takes a lease if it is free.
+    """Return the statement that takes a lease if the lease is free.
 
     Args:
         name: the table.
         lasts_s: the lease's term.
-        early: even if it is too soon after a failure.
-        settling: even if the table is diverged or held.
-        forsaken: a holder that is gone, whose lease may be taken before its term ends.
-        token (str): by which a caller that may not hear of the lease releases it.
+        early: take the lease even if the next attempt is postponed after a failure.
+        settling: take the lease even if the table is diverged or held.
+        forsaken: a holder that has ended, whose lease is free before its term ends.
+        token: identifies the lease for `releasing_lost`; random by default.
     """
     params: dict[str, object] = {
         "name": name,

@@ -100,11 +100,10 @@ class _Change(NamedTuple):
 
 
 def follows_anything(staged: Staged, head: Head) -> bool:
-    """Whether no commit since can conflict, so that none has to be loaded.
+    """Return whether `staged` can't conflict with any commit since it read the table.
 
-    An append that looked at nothing and brings only files conflicts with nothing but a
-    change of the table's metadata or protocol since it was read, and there was none, or
-    it wasn't.
+    An append that read no file and only adds files conflicts with nothing but a change
+    of the metadata or protocol that it read.
     """
     read = staged.reads.version
     unchanged = max(head.metadata_version, head.protocol_version)
@@ -118,8 +117,8 @@ def find_expired(staged: Staged, head: Head) -> Conflicted | None:
         return None
     conflict = Conflict(
         Rule.READ_EXPIRED,
-        f"it read version {read}, and there are versions {head.first_version} to "
-        f"{head.version}",
+        f"this commit read version {read}, but the catalog has versions "
+        f"{head.first_version} to {head.version}",
     )
     return conflicted(staged.table, newest([], head.version), conflict)
 

@@ -16,7 +16,7 @@ Killed before step 5, a writer leaves nothing behind. A connection that is lost 
 step 5 leaves the outcome unknown, so the writer takes the locks on another connection.
 Once it has them, the lost transaction has ended, and the commit happened if and only if
 the database has the transaction's id. If not, the writer starts over with the same id.
-While the locks can't be had, the lost COMMIT may still take effect: after
+While the locks can't be taken, the lost COMMIT may still take effect: after
 `concurrency.retries` attempts the writer raises an `UnknownOutcomeError`, and the files
 of the commit stay.
 """
@@ -118,6 +118,7 @@ from delkalakedb.model.rules.conflicts import (
 )
 from delkalakedb.model.rules.protocol import check_actions
 from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.settings import redact
 from delkalakedb.telemetry import log_commit
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class SqlTxnLogWriter:
     def ratify(
         self, staged: Sequence[Staged], lease_s: float | None = None
     ) -> tuple[Committed | Skipped, ...] | Conflicted:
-        """Make all of `staged` true, or none of it.
+        """Commit all of `staged`, or none of it.
 
         Args:
             staged: the commits.
@@ -173,7 +174,7 @@ class SqlTxnLogWriter:
                 raise MirrorBehindError(
                     f"{name}: {waiting[0]} versions wait to be published, and "
                     f"mirror.max_unpublished is {most}; nothing was written. "
-                    " See mirror.status, and run the reconciler"
+                    "See mirror.status, and run the reconciler"
                 )
 
     def _attempt(
@@ -193,9 +194,9 @@ class SqlTxnLogWriter:
     def _find_out(
         self, staged: Sequence[Staged], transaction_id: str, lost: UnknownOutcomeError
     ) -> tuple[Committed, ...] | None:
-        """Return what a lost COMMIT has made, or None if it is void.
+        """Return what a lost COMMIT has committed, or None if it committed nothing.
 
-        Waits for a server that is restarting.
+        Wait for a server that is restarting.
         """
         concurrency = self._concurrency
         waits = pauses(concurrency.backoff_initial, concurrency.backoff_max)
@@ -206,9 +207,9 @@ class SqlTxnLogWriter:
             except CatalogError as error:
                 if left == 0:
                     raise UnknownOutcomeError(
-                        f"{lost}; it may have happened or not: the history would show "
-                        f"transaction {transaction_id}, but there is no telling now: "
-                        f"{error}"
+                        f"{lost}; the outcome is unknown, because the catalog can't be "
+                        f"read: {error}. Look for transaction {transaction_id} in the "
+                        "history before you retry"
                     ) from error
             left -= 1
             time.sleep(next(waits))
@@ -216,7 +217,7 @@ class SqlTxnLogWriter:
     def _resolve(
         self, staged: Sequence[Staged], transaction_id: str
     ) -> tuple[Committed, ...] | None:
-        """Return what a transaction has made, under its locks; release its lease."""
+        """Return what a transaction has committed, and release its lease."""
         with self._backend.writing() as session:
             session.rows_many(lock_queries(self._backend, staged))
             key = {"transaction_id": transaction_id}
@@ -359,13 +360,17 @@ class Transaction:
             self._tables[name] = _Table(head, head.version + 1 if head else 0)
 
     def _lease_queries(self, names: Sequence[str]) -> list[Query]:
-        """Of several tables none: one would be held while the others are published."""
+        """Return the query that takes the lease of the only table.
+
+        Return no query for several tables, because each lease would be held while the
+        other tables are published.
+        """
         if self._lease_s is None or len(names) > 1:
             return []
         return [taking(names[0], self._lease_s, token=self._id)]
 
     def _check_identities(self, staged: Sequence[Staged]) -> None:
-        """Nothing goes to a table that has the name of one that is gone."""
+        """Raise an error if a table's name belongs to another table than was read."""
         for commit in staged:
             head = self._tables[commit.table].head
             if head is not None:
@@ -382,9 +387,9 @@ class Transaction:
         }
 
     def _skipped(self, staged: Sequence[Staged]) -> tuple[Skipped, ...] | None:
-        """Return the outcome of a replay: all its `txn` actions are recorded already.
+        """Return the outcome of a replay, whose `txn` actions are all recorded already.
 
-        Where only some are, others than these wrote them: it would write them twice.
+        Raise `LostError` if only some are recorded, because another commit wrote these.
         """
         asked = [
             (commit, action)
@@ -402,8 +407,8 @@ class Transaction:
             there = done[0]
             conflict = Conflict(
                 Rule.CONCURRENT_TRANSACTION,
-                f"application {there.app_id} has committed this there already, but "
-                "not all that it comes with",
+                f"application {there.app_id} has committed a part of this transaction "
+                "already, but not all of it",
             )
             winner = Winner(version=there.version, operation="an earlier commit")
             raise LostError(conflicted(there.table, winner, conflict))
@@ -486,7 +491,8 @@ class Transaction:
         taken = self._session.values("find_location", {"location": staged.location})
         if taken:
             raise TableExistsError(
-                f"{staged.table}: its location belongs to table {taken[0]}"
+                f"{staged.table}: location {redact(staged.location)} is already used "
+                f"by table {taken[0]}"
             )
         (table_id,) = self._session.values("take_table_id", {})
         head = empty_head(staged, table_id, self._now_ms)
@@ -638,7 +644,7 @@ def _paths_query(staged: Staged, hashes: dict[str, int]) -> Query:
 def lock_queries(backend: Backend, staged: Sequence[Staged]) -> list[Query]:
     """Return the queries that lock the tables against other commits.
 
-    In name order: two writers of several tables never wait for each other.
+    The order is that of names, so that two writers of several tables don't deadlock.
     """
     if not backend.capabilities.table_locks:
         return []

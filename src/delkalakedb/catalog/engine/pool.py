@@ -84,8 +84,9 @@ class _Slots:
 class Pool(Generic[C]):
     """At most `size` connections, handed out last in, first out.
 
-    One that isn't `forkable` has nothing open while the process forks, or its child
-    can't use it. `connect` raises `NoFreeSlotError` where waiting may help.
+    A pool that isn't `forkable` closes its idle connections before a fork; if some were
+    in use, the child can't use the pool. `connect` raises `NoFreeSlotError` if waiting
+    may help.
 
     Args:
         beside: a pool of the same database, whose bound and timeout count for both.
@@ -115,7 +116,7 @@ class Pool(Generic[C]):
 
     @contextmanager
     def connection(self) -> Iterator[C]:
-        """Yield a healthy connection; close it if it is returned broken."""
+        """Yield a healthy connection, and close a connection that comes back broken."""
         if self._slots.pid != os.getpid():
             _inherited.append(self._slots.idle)
             self._slots.reset()
@@ -136,7 +137,7 @@ class Pool(Generic[C]):
                 _inherited.append(connection)
 
     def close(self) -> None:
-        """Close what is idle now and the rest as it comes back."""
+        """Close idle connections now, and the others when they are returned."""
         if self._slots.pid != os.getpid():
             return
         with self._slots.changed:
@@ -146,14 +147,14 @@ class Pool(Generic[C]):
             self._close(connection)
 
     def before_fork(self) -> None:
-        """Close what is idle, and let nobody connect until `after_fork`."""
+        """Close idle connections, and block new connections until `after_fork`."""
         self._slots.changed.acquire()
         if self._slots.pid == os.getpid():
             while (idle := self._slots.pop_idle(self)) is not None:
                 self._close(idle)
 
     def after_fork(self, *, child: bool) -> None:
-        """Go on as before, or as a child."""
+        """Allow connections again; in a child, forget the parent's connections."""
         if child:
             if self._slots.free < self._slots.size:
                 _torn.add(self._name)
@@ -263,7 +264,7 @@ at_fork(after_in_child=_unlock)
 class Share:
     """A catalog's share of the process's backend, with all that the backend has.
 
-    Once it is closed everything is refused, whoever else uses the backend.
+    A closed share refuses all use, even while other catalogs use the backend.
     """
 
     def __init__(self, uri: "Uri", settings: "Settings") -> None:
@@ -284,14 +285,14 @@ class Share:
         return self._closed
 
     def check_open(self) -> None:
-        """Refuse use after the end."""
+        """Raise `CatalogUnavailableError` if the catalog was closed."""
         if self._closed:
             raise CatalogUnavailableError(
                 f"{self._name}: the catalog was closed; connect again"
             )
 
     def close(self) -> None:
-        """End it; the last one out closes the backend's connections."""
+        """Close the share, and the backend if no other catalog uses it."""
         with _lock:
             closed, self._closed = self._closed, True
         if not closed:
@@ -312,7 +313,7 @@ def using_backend(uri: "Uri", settings: "Settings") -> Iterator[Backend]:
 
 
 def close_all() -> None:
-    """Close every catalog and every connection; those at work when they are done.
+    """Close every catalog, and every connection once it is idle.
 
     A database in memory stays until the process ends.
     """
@@ -348,7 +349,7 @@ def _acquire(uri: "Uri", settings: "Settings") -> Backend:
 
 
 def _release(backend: Backend) -> None:
-    """Close a backend that nobody uses any more."""
+    """Note that one user of a backend ended, and close a backend without users."""
     with _lock:
         _users[backend] -= 1
         if _users[backend] or backend.ephemeral:
@@ -371,15 +372,15 @@ def _warn_ignored(uri: "Uri", asked: "Settings", decided: "Settings") -> None:
 
         warnings.warn(
             f"{uri}: this process has the database open already, and its first catalog "
-            f"decides for all; without effect: {', '.join(ignored)}. Close the others "
-            "before, with dk.close()",
+            f"decides for all; without effect: {', '.join(ignored)}. Close the other "
+            "catalogs first, with dk.close()",
             SettingIgnoredWarning,
             stacklevel=_levels_below_caller(),
         )
 
 
 def _levels_below_caller() -> int:
-    """How far the caller's own code is from whoever asks, for a warning."""
+    """Return the stack level of the first caller outside this package."""
     package, level = __name__.partition(".")[0], 1
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(package):

@@ -88,7 +88,7 @@ class Tombstone(NamedTuple):
 
 @contextmanager
 def hold_mirror(catalog: Catalog, name: str) -> Iterator[Lease]:
-    """Hold the lease on a table's log, so that nobody else publishes or adopts.
+    """Hold the lease on a table's log, so that no other process publishes or adopts.
 
     The lease is renewed until the block ends. Raise `MirrorError` if the lease isn't
     free within `mirror.wait` seconds.
@@ -101,7 +101,7 @@ def hold_mirror(catalog: Catalog, name: str) -> Iterator[Lease]:
     ):
         if time.monotonic() > deadline:
             owner = lease.lease_owner or "another process"
-            raise MirrorError(f"{name}: {owner} is at work on the log; try again")
+            raise MirrorError(f"{name}: {owner} is writing to the log; try again")
         time.sleep(_PAUSE_S)
     try:
         with outbox.keeping(lease, math.inf):
@@ -137,7 +137,7 @@ def adopt_entry(
         key = {"table_id": head.table_id, "version": entry.version}
         if not session.query("mark_adopted", key | {"fence": lease.fence}):
             raise MirrorError(
-                f"{head.name}: the lease on the log was lost meanwhile; adopt again"
+                f"{head.name}: the lease on the log was lost; adopt again"
             )
         session.apply(_writes(head, entry, live, hashes, actor, limit))
 

@@ -73,10 +73,10 @@ def history_writes(
     """Return the head after `entries`, and the writes that the entries need.
 
     Args:
-        session: a transaction during which nobody else writes to the table.
+        session: a transaction that blocks other writers of the table.
         head: the head before the entries.
         entries: commits, in order and without a gap.
-        actor: who loads the commits.
+        actor: the user and host that load the commits.
         limit: how many columns have their bounds indexed once the metadata changes.
     """
     files = _Files(head, _live_files(session, head, entries))

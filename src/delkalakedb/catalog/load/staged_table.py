@@ -91,7 +91,8 @@ class StagedTable:
             if found and found.name != label:
                 if found.current_version >= 0:
                     raise TableExistsError(
-                        f"{self.name}: its location belongs to table {found.name}"
+                        f"{self.name}: location {location} is already used by table "
+                        f"{found.name}"
                     )
                 return found.table_id
             row = found or _new(session, label, location)
@@ -124,7 +125,7 @@ class StagedTable:
 
         Args:
             checkpoint_version: the version of the log's newest checkpoint, or -1.
-            hold: why nobody may commit to the table.
+            hold: why this catalog may not commit to the table.
             published: the newest version in the log; by default the newest version.
         """
         assert self.head is not None
@@ -164,7 +165,7 @@ class StagedTable:
     def _check_held(self, held: bool) -> None:
         if not held:
             raise MirrorError(
-                f"{self.name}: another process imports the table; this one stops"
+                f"{self.name}: another process has taken over the import of the table"
             )
 
     def _params(self, head: Head) -> dict[str, object]:
@@ -194,7 +195,7 @@ def locked(catalog: Catalog, *staged: Staged) -> Iterator[Session]:
 
 @contextmanager
 def locked_mirror(catalog: Catalog, name: str) -> Iterator[tuple[Session, Mirror]]:
-    """Begin a transaction during which nobody commits to a table; load its mirror."""
+    """Begin a transaction that blocks commits to a table, and yield its mirror."""
     with locked(catalog, Staged(name, ())) as session:
         yield session, find_mirror(session, name)
 

@@ -53,12 +53,12 @@ def check_name(name: str) -> None:
             "a table can't have a URI as its name; give the name alone, such as 'sales'"
         )
     if not name or _UNPRINTABLE.search(name):
-        raise DeltaError(f"{name!r}: no table can have that name")
+        raise DeltaError(f"{name!r}: a table can't have this name")
     _check_size("name", name, _MAX_NAME_BYTES)
 
 
 def check_place(name: str, location: str) -> None:
-    """Refuse a name or a location that can't be kept."""
+    """Raise an error if a name or a location is invalid or too long."""
     check_name(name)
     _check_size("location", location, _MAX_LOCATION_BYTES)
 
@@ -110,30 +110,33 @@ class Head:
     stat_columns: tuple[StatColumn, ...]
     metadata: Metadata
     protocol: Protocol
-    # Why nobody may commit to it here.
+    # Why this catalog may not commit to the table.
     hold: str | None = None
 
     @property
     def identity(self) -> Identity:
-        """What tells the table from any other, in a database made anew as well."""
+        """The table's identity, which stays unique if the database is recreated."""
         return self.table_id, self.created_at_ms
 
     def check_ours(self) -> None:
-        """Refuse to write to a table that only others may write, or can."""
+        """Raise `ReadOnlyError` if this catalog can't or may not write to the table."""
         if self.hold in (None, FOLLOWING):
             self.check_writable()
         if self.hold is None:
             return
-        advice = "Write to it there"
+        advice = "Write to the table there"
         if self.hold == FOLLOWING:
-            advice = "Write where it is written, or take it over: dk.cut_over(uri)"
+            advice = (
+                "Write with the table's own writers, or take the table over with "
+                "dk.cut_over(uri)"
+            )
         raise ReadOnlyError(
-            f"{self.name}: nothing was written: it is {self.hold}, and read-only here. "
-            f"{advice}"
+            f"{self.name}: nothing was written, because the table is read-only here "
+            f"({self.hold}). {advice}"
         )
 
     def check_writable(self) -> None:
-        """Refuse to write to a table that can only be read here, and name the cause."""
+        """Raise `ReadOnlyFeatureError` if a feature prevents writes to the table."""
         try:
             check_writable(self.protocol, self.metadata)
         except ProtocolError as error:
@@ -145,7 +148,7 @@ class Head:
 
     @property
     def read_only(self) -> str | None:
-        """Why the table is read-only here; None where it isn't."""
+        """Why the table is read-only here; None if it is writable."""
         try:
             self.check_ours()
         except ReadOnlyError as error:
@@ -175,7 +178,7 @@ class Head:
 
 
 def check_identity(name: str, found: Identity, asked: Identity | None) -> None:
-    """Refuse a table that has the name of another one that was seen before."""
+    """Raise an error if another table has taken the name of the table that was read."""
     if asked not in (None, found):
         raise TableNotFoundError(
             f"{name}: the table was renamed or dropped, and another one has its name; "
@@ -191,7 +194,7 @@ def find_head(
 ) -> Head:
     """Return a table at a version, the latest by default, in one round trip.
 
-    A head that the backend keeps in memory takes none.
+    A head in the backend's memory takes no round trip.
     """
 
     def load() -> Head:
@@ -223,7 +226,8 @@ def load_head(
 ) -> Head:
     """Load a table at a version, the latest by default.
 
-    One round trip, or another one each where metadata or protocol changed since.
+    This takes one round trip, and another one each for metadata and protocol if they
+    changed after the version.
     """
     asked = version if version is None else min(version, _MOST_VERSIONS)
     rows = session.rows(HeadRow, "load_head", {"name": name, "version": asked})
@@ -323,8 +327,8 @@ def revise(
 ) -> tuple[StatColumn, ...]:
     """Return the columns after a metadata change.
 
-    A column stays indexed as long as it is in the schema. A new one has rows from
-    this version on; for files from before, the planner looks at the statistics.
+    A column stays indexed as long as it is in the schema. A new column is indexed from
+    this version on; for older files the planner reads the statistics.
     """
     leaves = _leaves(metadata.schema_string)
     result = [

@@ -32,7 +32,7 @@ class SqlTxnLogReader:
     """A table's log as the catalog has it; a `TxnLogReader`.
 
     Versions are immutable, so every answer stays right whatever is ratified since.
-    With an identity, it is an error if another table has the name by now.
+    With an identity, a method raises an error if another table has the name now.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SqlTxnLogReader:
         )
 
     def state(self, version: int | None = None) -> State:
-        """Protocol and metadata at a version, the latest by default."""
+        """Return the protocol and metadata at a version, by default the latest."""
         from delkalakedb.model.log import State
 
         head = self.head(version)

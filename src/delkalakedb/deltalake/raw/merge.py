@@ -23,9 +23,9 @@ _COMPARABLE: dict[str, Callable[[pa.DataType], bool]] = {
 
 
 class MergePlan:
-    """Stands for deltalake's `PyMergeBuilder`, which is bound to one workspace.
+    """A stand-in for deltalake's `PyMergeBuilder`, which is bound to one workspace.
 
-    What is described here can be run on any number of them.
+    The merge that a plan describes can be run in any number of workspaces.
     """
 
     def __init__(self, source: Any, options: dict[str, Any]) -> None:
@@ -36,13 +36,13 @@ class MergePlan:
 
     @property
     def source_alias(self) -> str | None:
-        """What the source is called in expressions."""
+        """The source's alias in expressions."""
         alias: str | None = self._options["source_alias"]
         return alias
 
     @property
     def target_alias(self) -> str | None:
-        """What the table is called in expressions."""
+        """The table's alias in expressions."""
         alias: str | None = self._options["target_alias"]
         return alias
 
@@ -85,7 +85,7 @@ class MergePlan:
     def matching(self, metadata: Metadata, source: Spool) -> Predicate:
         """Return a predicate that holds for every row that the merge may change.
 
-        The source is read where the range of its keys says more than the condition.
+        Read the source if the range of its keys selects fewer files than the condition.
         """
         if any(name.startswith(_BY_SOURCE) for name, _ in self._clauses):
             return Anything()
@@ -115,7 +115,7 @@ class MergePlan:
         return condition.matching(_bounds(source.reader(), names) if names else {})
 
     def run(self, raw: Any, source: Any) -> str:
-        """Merge a source into a real table; its metrics as JSON."""
+        """Merge the source into a table of delta-rs; return metrics as JSON."""
         builder = raw.create_merge_builder(source=source, **self._options)
         for name, arguments in self._clauses:
             getattr(builder, name)(*arguments)

@@ -130,7 +130,7 @@ class SqlRawTable:
         self.snapshot = self._load(_unsigned(version))
 
     def load_with_datetime(self, text: str) -> None:
-        """Move to the version of a time, or to the oldest one if that is younger."""
+        """Move to the version at a time, or to the oldest version if all are later."""
         self.load_version(self._version_at(to_ms(parse_rfc_3339(text))))
 
     def update_incremental(self) -> None:

@@ -55,7 +55,7 @@ def get_active_partitions(
 def dataset_partitions(
     table: SqlRawTable, schema: pa.Schema, predicate: Any = None
 ) -> list[tuple[str, Any]]:
-    """Return the files for a pyarrow dataset, each with what holds for all its rows."""
+    """Return the files for a pyarrow dataset, each with its rows' guarantee."""
     return dataset.dataset_files(load_files(table, predicate), schema)
 
 

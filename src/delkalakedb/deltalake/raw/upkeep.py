@@ -169,7 +169,7 @@ def create_checkpoint(table: SqlRawTable, *, v2: bool = False) -> None:
 
 
 def cleanup_metadata(table: SqlRawTable) -> None:
-    """Delete expired entries of the mirror's log; the catalog keeps its own."""
+    """Delete expired entries of the mirror's log, but not of the catalog."""
     table.check_upkeep("cleanup_metadata")
     table.log.head().check_ours()
     mirror = _published(table)
@@ -314,7 +314,7 @@ def _compacted(actions: Iterable[Action]) -> list[Action]:
             case DomainMetadata():
                 key = (*key, action.domain)
             case UnknownAction():
-                # Nobody here knows which of them replace others.
+                # It isn't known which unknown actions replace others.
                 key = (*key, encode_commit([action]).decode())
         last[key] = action
     return list(last.values())

@@ -53,7 +53,7 @@ def _signature(method: str) -> inspect.Signature:
 
 
 def write(table: SqlRawTable, *args: Any, **kwargs: Any) -> None:
-    """Append or overwrite."""
+    """Append rows, or overwrite the table."""
     options = _options("write", args, kwargs)
     data, mode, predicate = options.pop("data"), options["mode"], options["predicate"]
     if mode == "ignore":
@@ -106,7 +106,7 @@ def update(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
 def create_merge_builder(
     table: SqlRawTable, source: Any, *args: Any, **kwargs: Any
 ) -> MergePlan:
-    """Return a merge to be described, for `merge_execute`."""
+    """Return the builder of a merge, which `merge_execute` runs."""
     options = _options("create_merge_builder", (source, *args), kwargs)
     return MergePlan(options.pop("source"), options)
 
@@ -120,7 +120,7 @@ def merge_execute(table: SqlRawTable, merge_builder: MergePlan) -> str:
 
 
 def _matching(table: SqlRawTable, merge: MergePlan, spool: Spool) -> Predicate:
-    """Return what the files match that a merge may touch, by the keys of its source."""
+    """Return a predicate on the files that a merge may change, by its source's keys."""
     snapshot = table.current()
     try:
         return merge.matching(snapshot.metadata, spool)
@@ -159,7 +159,7 @@ def _rearrange(
 
 
 def create_write_transaction(table: SqlRawTable, *args: Any, **kwargs: Any) -> None:
-    """Commit files that are in their place already; the handle stays as it is."""
+    """Commit files that are at the location already, without moving this handle."""
     options = _options("create_write_transaction", args, kwargs)
     overwrites, filters = options["mode"] == "overwrite", options["partitions_filters"]
     operation = Operation[None](

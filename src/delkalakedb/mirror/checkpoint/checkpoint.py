@@ -88,7 +88,7 @@ def load_file_rows(
 
 
 def _chunks(batches: _Batches) -> _Batches:
-    """Yield the rows in larger batches, and load the next one in the background."""
+    """Yield the rows in larger batches, and load the next batch in the background."""
     joined = _joined(batches)
     with ThreadPoolExecutor(1, "checkpoint") as thread:
         fetched = thread.submit(next, joined, None)
@@ -150,7 +150,7 @@ def due_checkpoint(catalog: Catalog, mirror: Mirror, published: int) -> int | No
 def checkpoint_due(published: int, last_checkpoint: int, interval: int) -> int | None:
     """Return the newest version that ends an interval, unless it has a checkpoint.
 
-    As delta-rs counts: an interval of 10 ends with versions 9 and 19, none with 0.
+    Count as delta-rs does: intervals of 10 end with versions 9 and 19, none with 0.
     """
     due = (published + 1) // interval * interval - 1
     return due if due > max(last_checkpoint, 0) else None
@@ -158,7 +158,7 @@ def checkpoint_due(published: int, last_checkpoint: int, interval: int) -> int |
 
 @contextmanager
 def unharmed(name: str) -> Iterator[None]:
-    """Log what goes wrong with a checkpoint, because the log is whole without one.
+    """Log errors of a checkpoint instead of raising them, because readers need none.
 
     The next commit, or the reconciler, tries again.
     """
@@ -180,18 +180,18 @@ def write_checkpoint(
 ) -> Checkpoint:
     """Write a version's checkpoint; its commit must be published already.
 
-    It is of the V2 form, with sidecars, where the table's protocol allows that and its
-    `delta.checkpointPolicy`, or the caller, asks for it. Written again it has the same
-    content.
+    The checkpoint has the V2 form, with sidecars, if the table's protocol allows V2 and
+    `delta.checkpointPolicy` or the caller asks for V2. A second checkpoint of the
+    version has the same content.
 
     Args:
         catalog: where the table is.
         name: the table.
-        version: what to write.
+        version: the version.
         store: the table's location.
-        now_ms: the time that tells which tombstones have expired.
-        table_id: the table's id, in case another one has the name by now.
-        v2: whether sidecars are wanted whatever the policy.
+        now_ms: the time that decides which tombstones have expired.
+        table_id: the table's id, in case another table has the name now.
+        v2: write sidecars whatever the policy.
     """
     head = catalog.log(name).head(version)
     if table_id not in (None, head.table_id):
@@ -300,7 +300,7 @@ LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
 
 
 def write_last_checkpoint(store: Store, checkpoint: Checkpoint) -> None:
-    """Point readers to a checkpoint, unless they are pointed to a newer one."""
+    """Write `_last_checkpoint`, unless it names a newer checkpoint."""
     there = read_last_checkpoint(store)
     if there is not None and there > checkpoint.version:
         return
@@ -332,7 +332,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def checksum_path(version: int) -> str:
-    """Where the checksum of a version is."""
+    """Return the path of a version's checksum."""
     return f"_delta_log/{version:020}.crc"
 
 

@@ -95,7 +95,7 @@ def _stats_type(columns: Sequence[Column], leaf: _Leaf) -> pa.StructType:
 def _nested(
     leaves: Sequence[tuple[tuple[str, ...], pa.DataType]],
 ) -> pa.StructType | None:
-    """Structs within structs, by the leaves' paths; None without any."""
+    """Return the struct type with `leaves` at their paths; None without leaves."""
     below: dict[str, list[tuple[tuple[str, ...], pa.DataType]]] = {}
     for (name, *rest), kind in leaves:
         below.setdefault(name, []).append((tuple(rest), kind))
@@ -185,10 +185,10 @@ _Make = Callable[[pa.RecordBatch], pa.Array]
 
 
 class Layout:
-    """How the actions of a table with this metadata lie in Parquet.
+    """The Parquet schemas of the actions of a table.
 
-    `files` is the schema of file actions alone, `v1` that of all that a classic
-    checkpoint holds, `v2` the one with what leads to sidecars.
+    `files` is the schema of file actions, `v1` the schema of a classic checkpoint, and
+    `v2` the schema of a checkpoint with sidecars.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -200,12 +200,12 @@ class Layout:
         self.v2 = pa.schema([*self.v1, *pa.schema(_V2)])
 
     def adds(self, files: pa.RecordBatch) -> pa.StructArray:
-        """Live files, given by `FILE_COLUMNS`, as adds."""
+        """Return the adds of live files, which are given by `FILE_COLUMNS`."""
         columns = [make(files) for make in self._makers]
         return _struct(self.files.field("add").type, columns)
 
     def removes(self, files: pa.RecordBatch) -> pa.StructArray:
-        """Return the removes of ended files, given as `load_tombstones` gives them."""
+        """Return the removes of tombstones, as `load_tombstones` returns them."""
         # Without fields of its own a remove repeats those of the add.
         derived = [
             pa.repeat(pa.scalar(value=True), len(files)),
@@ -226,7 +226,7 @@ class Layout:
 
 
 def rows(schema: pa.Schema, kind: str, actions: pa.StructArray) -> pa.RecordBatch:
-    """Actions of one kind, with nulls in the columns of the others."""
+    """Return actions of one kind as rows, with nulls in the other kinds' columns."""
     columns = [
         actions if field.name == kind else pa.nulls(len(actions), field.type)
         for field in schema
@@ -259,7 +259,7 @@ def _add_columns(metadata: Metadata) -> Iterator[tuple[str, pa.DataType, _Make]]
 
 
 def _stats(files: pa.RecordBatch) -> pa.Array:
-    """Statistics; a text that the catalog can't hold is with the unknown fields."""
+    """Return the statistics of files, from `extra` if a column can't hold the text."""
     stats, extra = files["stats"], files["extra"]
     if extra.null_count == len(extra):
         return stats
@@ -270,7 +270,7 @@ def _stats(files: pa.RecordBatch) -> pa.Array:
 def _decoded(
     texts: pa.Array, decode: Callable[[str], Any], kind: pa.DataType
 ) -> pa.Array:
-    """Each text decoded, a distinct one once: few stand for many."""
+    """Return the decoded texts; equal texts are decoded once."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), kind)
     encoded = texts.dictionary_encode()

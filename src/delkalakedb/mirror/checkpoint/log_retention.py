@@ -43,12 +43,12 @@ _SIDECARS = f"{LOG}/_sidecars/"
 def clean_log(
     store: Store, metadata: Metadata, published_version: int, now_ms: int
 ) -> list[str]:
-    """Delete what has expired of a table's log; the paths that went.
+    """Delete the expired files of a table's log, and return their paths.
 
     Args:
         store: the table's location.
         metadata: the table's latest metadata, whose properties say what expires.
-        published_version: the newest version in the mirror; nothing above it counts.
+        published_version: the newest version in the mirror; later files are kept.
         now_ms: the time.
     """
     store.delete_leftovers(LOG)
@@ -152,10 +152,11 @@ _FILES_PER_S = 10_000
 def make_checkpoint(
     catalog: Catalog, mirror: Mirror, version: int, store: Store
 ) -> Checkpoint | None:
-    """Make a checkpoint that is due and clean up; None if that wasn't for us to do.
+    """Make a due checkpoint and delete expired log files; return the checkpoint.
 
-    What goes wrong is logged and tried again later: the log is as good without. The
-    log of a table that is read-only here is left to its writers.
+    Return None if another process has the claim, if the table is read-only here, or if
+    the checkpoint failed. A failure is only logged and retried later, because readers
+    don't need the checkpoint.
     """
     if catalog.log(mirror.name).head().read_only is not None:
         return None

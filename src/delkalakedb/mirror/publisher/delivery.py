@@ -45,7 +45,7 @@ def note_failure(name: str, version: int, error: Exception) -> PublishWarning:
     outlook = _STUCK if isinstance(error, DivergedError) else _RETRIED
     failure = PublishWarning(name, version, reason, outlook)
     if not known:
-        # A mistake of ours: only its traceback says where.
+        # A bug of this package: only its traceback says where.
         _log.error("%s: version %s: publishing failed", name, version, exc_info=error)
     values: dict[str, str | int] = {"table": name, "version": version}
     log_event(_log, logging.WARNING, str(failure), event="publish failed", **values)
@@ -79,7 +79,7 @@ _Key = tuple[int, str]
 
 @dataclass(slots=True)
 class _Job:
-    """A table to publish; it holds the catalog open until that is done."""
+    """A table to publish, with a catalog that stays open until it is published."""
 
     catalog: Catalog
     name: str
@@ -149,7 +149,7 @@ class _Background:
             return None
 
     def _attempt(self, job: _Job) -> float | None:
-        """Publish; the time to try again, if it has to be."""
+        """Publish a table; return the time of the next attempt, or None if done."""
         catalog, outbox = job.catalog, Outbox(job.catalog.backend)
         retry = catalog.settings.mirror.retry
         try:
@@ -166,8 +166,8 @@ class _Background:
             _log.error("%s", error)
             return None
         except Exception as error:
-            # The thread is needed for other tables, too, and nobody calls it: where
-            # warnings are errors, there is only the log.
+            # The thread is needed for other tables, too, and has no caller: where
+            # warnings are errors, only the log shows the failure.
             with suppress(PublishWarning):
                 tell_all(catalog, [note_failure(job.name, job.version, error)])
             if isinstance(error, MirrorError):
@@ -180,7 +180,7 @@ _background = _Background()
 
 @atexit.register
 def drain(timeout_s: float = 10.0) -> None:
-    """Wait for what is to be published, without trying again what fails."""
+    """Wait until the queued tables were published, each with one attempt."""
     _background.drain(timeout_s)
 
 
@@ -205,14 +205,14 @@ def deliver(
 ) -> list[Published]:
     """Publish new commits, several tables side by side; return what was published.
 
-    The caller is warned of each table that couldn't be published.
+    Warn the caller of each table that couldn't be published.
 
     Args:
         catalog: the tables' catalog.
         commits: the commits.
         storage_options: the options of the tables' object store.
         mode: "inline" publishes before this returns, "background" soon after, and
-            "external" leaves it to the reconciler; `mirror.mode` by default.
+            "external" leaves publishing to the reconciler; `mirror.mode` by default.
     """
     mirror = catalog.settings.mirror
     mode = mode or mirror.mode
@@ -254,7 +254,7 @@ def _publish_table(
 ) -> Published | PublishWarning:
     """Publish commits to one table, oldest first.
 
-    A failure is returned, because it undoes none of the commits.
+    Return a failure as a value, because a failure undoes none of the commits.
     """
     newest, stores = commits[-1], stores_with(options)
     name, version, done = newest.table, newest.version, None
@@ -277,11 +277,14 @@ def _publish_table(
 
 
 def _explain(mirror: Mirror, version: int) -> None:
-    """Say why a version isn't published though this attempt met no error."""
+    """Raise or log why a version isn't published, although no attempt failed here."""
     if mirror.is_put_off and not mirror.is_held:
         raise MirrorError(f"an earlier attempt failed: {mirror.last_error}")
-    # Nothing has failed: whoever publishes the table publishes this version as well.
-    message = f"{mirror.name}: version {version} stands, and somebody else publishes it"
+    # Nothing has failed: the process with the lease publishes this version as well.
+    message = (
+        f"{mirror.name}: version {version} is committed; another process is "
+        "publishing it"
+    )
     log_event(_log, logging.WARNING, message, event="publish waits", table=mirror.name)
 
 

@@ -1,13 +1,13 @@
 """Publish: copy ratified commits to `_delta_log`, in version order, under a lease.
 
 For each version, in this order: `<version>.json` is created, never overwritten; its
-`.crc` is created; then, for a run of versions at once, the catalog notes how far it
-came. Killed at any point, the next publisher does the same again: the same version
-gives the same bytes, and a file that carries our transaction id is ours. Any other file
-is a foreign commit; it stays as it is, and the table is *diverged*.
+`.crc` is created; then, for a run of versions at once, the catalog records the newest
+published version. If a publisher is killed, the next publisher repeats its steps: a
+version always gives the same bytes, and a file with our transaction id is ours. Any
+other file is a foreign commit; it stays as it is, and the table is *diverged*.
 
-The lease lasts about a second and is renewed meanwhile, so that the next publisher
-hardly waits for one that was killed; on the same machine, not at all.
+The lease lasts about a second and is renewed meanwhile, so that after a publisher was
+killed the next publisher waits at most a second, and on the same machine not at all.
 """
 
 import hashlib
@@ -47,9 +47,9 @@ class Published:
 def publish(
     catalog: Catalog, name: str, storage_options: Mapping[str, str] | None = None
 ) -> int:
-    """Publish what was ratified; the newest version in the log.
+    """Publish the ratified versions of a table; return the newest published version.
 
-    Waits a bounded time (`mirror.wait`) while somebody else publishes the table.
+    Wait up to `mirror.wait` seconds while another process publishes the table.
     """
     upto = Outbox(catalog.backend).load(name).ratified_version
     wait_s = catalog.settings.mirror.wait
@@ -67,16 +67,16 @@ def publish_table(
     early: bool = False,
     commits: Sequence[Committed] = (),
 ) -> Published:
-    """Publish under the table's lease, or see to it that somebody else did.
+    """Publish a table under its lease, or wait until another process has published it.
 
     Args:
         catalog: the table's catalog.
         name: the table.
         stores: opens the store of the table's location.
-        upto: the version that must be published; all that is ratified will be.
-        wait_s: how long to wait while somebody else holds the lease.
-        early: try even if it is too soon after a failure.
-        commits: new commits to the table; what they carry isn't loaded.
+        upto: the version to wait for; all ratified versions are published.
+        wait_s: how long to wait while another process holds the lease.
+        early: try even if the next attempt is postponed after a failure.
+        commits: new commits to the table, whose actions needn't be loaded.
     """
     outbox = Outbox(catalog.backend)
     deadline, held = time.monotonic() + wait_s, False
@@ -84,7 +84,7 @@ def publish_table(
     while True:
         # Asked first, so that there is a try at the end of the wait.
         late = time.monotonic() >= deadline
-        # While somebody holds it, looking is cheaper than trying to take it.
+        # While another process holds the lease, loading is cheaper than taking.
         seen: Lease | Mirror
         if not held or not (seen := outbox.load(name)).is_held:
             seen = outbox.take(name, catalog.settings.mirror.lease, early=early)
@@ -92,12 +92,12 @@ def publish_table(
             done = publish_held(catalog, seen, stores, commits)
             if done.version >= upto or late:
                 return done
-            # Somebody took the lease meanwhile.
+            # Another process took the lease meanwhile.
             seen = done.mirror
         if seen.state == "diverged":
             raise DivergedError(seen.last_error)
         held = seen.is_held
-        # Neither held nor put off after a failure, it was let go just now.
+        # Neither held nor put off after a failure: the lease was just released.
         put_off = not held and seen.is_put_off
         if seen.published_version >= upto or seen.hold or put_off or late:
             return Published(seen, seen.published_version)
@@ -109,7 +109,7 @@ def publish_held(
 ) -> Published:
     """Publish a table whose lease is held already, and release the lease.
 
-    What `commits` carry isn't loaded.
+    `commits` are new commits to the table, whose actions needn't be loaded.
     """
     carried = {
         c.version: c.ratified
@@ -122,9 +122,9 @@ def publish_held(
 def put_commit(
     store: Store, name: str, commit: LoggedCommit, data: bytes | None = None
 ) -> str:
-    """Write a commit to the log of a table, or find it there; the hash of its file.
+    """Write a commit to a table's log unless it is there; return its file's hash.
 
-    By `data` if the entry had other bytes than we give it.
+    `data` are the bytes to write, if they aren't those that `encode_commit` gives.
     """
     path = commit_path(commit.head.version)
     if data is None:
@@ -140,18 +140,19 @@ def put_commit(
 
 
 def put_checksum(store: Store, commit: LoggedCommit) -> None:
-    """Write the `.crc` of a commit, unless it is there."""
+    """Write the `.crc` of a commit unless it exists."""
     checksum = version_checksum(commit.head, commit.transaction_id)
     # Readers do without one that is cut off.
     store.put_new(checksum_path(commit.head.version), checksum, durable=False)
 
 
 def foreign_message(name: str, path: str) -> str:
-    """Return the message about a foreign commit, with what to do."""
+    """Return the message about a foreign commit, with advice."""
     return (
-        f"{name}: {path} was written by someone else; it is left as it is and "
-        "publishing stops. Take it into the catalog with mirror.adopt(uri), or take it "
-        "out of the log, with a copy kept, with mirror.adopt(uri, discard=True)"
+        f"{name}: {path} was written by a writer that bypassed the catalog; it is left "
+        "as it is and publishing stops. Adopt it as a version of the table with "
+        "mirror.adopt(uri), or move it out of the log, with a copy kept, with "
+        "mirror.adopt(uri, discard=True)"
     )
 
 
@@ -170,7 +171,7 @@ def _open(location: str, options: tuple[tuple[str, str], ...], pid: int) -> Stor
 
 
 class _LeaseLostError(Exception):
-    """Somebody else publishes the table now."""
+    """Another process has taken the lease."""
 
 
 class _Publication:
@@ -234,7 +235,7 @@ class _Publication:
                 self._published = max(done)
 
     def _commits(self, upto: int) -> Iterable[LoggedCommit]:
-        """Return the next versions, from memory if all of them are there."""
+        """Return the commits up to `upto`, from memory if all of them are there."""
         versions = range(self._published + 1, upto + 1)
         if all(version in self._carried for version in versions):
             return [self._carried[version] for version in versions]
@@ -242,7 +243,7 @@ class _Publication:
         return load_commits(backend, name, self._published, upto)
 
     def _hold(self) -> None:
-        """Go on only with the lease: by the time it is checked a rival may be at it."""
+        """Renew the lease unless it is fresh; raise `_LeaseLostError` if it is lost."""
         self._heartbeat.progress()
         if not self._lease.fresh and not self._renew():
             raise _LeaseLostError

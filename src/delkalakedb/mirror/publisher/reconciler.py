@@ -1,9 +1,9 @@
-"""The reconciler: publishes whatever writers couldn't, until the mirror is whole.
+"""The reconciler: publishes the versions that writers couldn't publish.
 
-Each pass asks the catalog once which tables are behind, has them published side by
-side, makes checkpoints that are due, and tells of lag; every few seconds it looks at
-all tables. Any number of reconcilers may run at once: leases and claims in the catalog
-share out the work. One that is killed leaves nothing but a lease, which soon expires.
+Each pass asks the catalog once which tables are behind, publishes these side by side,
+makes checkpoints that are due, and reports lag; every few seconds a pass looks at all
+tables. Any number of reconcilers may run at once, because leases and claims in the
+catalog divide the work. A killed reconciler leaves only a lease, which soon expires.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ from delkalakedb.mirror.publisher.statuses import (
 from delkalakedb.telemetry import log_event
 
 _log = logging.getLogger("delkalakedb.mirror")
-# How often a table that waits for nothing is looked at for commits of others.
+# Seconds between two searches for foreign commits of a published table.
 _FOREIGN_CHECK_S = 60.0
-# How often tables are looked at that wait for nothing: there may be thousands.
+# Seconds between two looks at published tables, of which there may be thousands.
 _LOOK_AT_ALL_S = 5.0
 
 LagLevel = Literal["ok", "warn", "alert"]
@@ -56,14 +56,14 @@ _LEVELS: dict[LagLevel, int] = {
 
 @dataclass(frozen=True, slots=True)
 class LagAlert:
-    """A table's lag passed `mirror.lag_warn` or `mirror.lag_alert`, or is over."""
+    """A table's lag that passed `mirror.lag_warn` or `mirror.lag_alert`, or ended."""
 
     level: LagLevel
     status: MirrorStatus
 
 
 class Reconciler:
-    """Publishes the tables of a catalog; `stop` ends it from another thread.
+    """A publisher of the tables of a catalog; `stop` ends it from another thread.
 
     Args:
         catalog: an open catalog.
@@ -92,11 +92,11 @@ class Reconciler:
         self._look_at_all = 0.0
 
     def stop(self) -> None:
-        """Finish what is under way and return."""
+        """Ask `run_forever` to finish the tables at work and return."""
         self._stop.set()
 
     def run_once(self) -> list[MirrorStatus]:
-        """Publish everything once, whatever failed before; how it stands after that."""
+        """Publish all tables once, also postponed ones; return their statuses then."""
         mirrors = self._mirrors()
         self._watch_all(map(status_of, mirrors))
         with self._workers() as workers:
@@ -108,10 +108,10 @@ class Reconciler:
         return statuses
 
     def run_forever(self) -> None:
-        """Publish until `stop`; a database that is away is waited for."""
+        """Publish until `stop`; while the database can't be reached, wait and retry."""
         mirror = self._catalog.settings.mirror
         self._catalog.backend.warm_up()
-        # Apart, so that a large checkpoint holds up nobody's publishing.
+        # Apart, so that a large checkpoint doesn't delay publishing.
         with self._workers() as workers, ThreadPoolExecutor(1, "checkpoint") as maker:
             wait_s, failures = mirror.poll, 0
             while not self._stop.wait(wait_s):
@@ -119,7 +119,7 @@ class Reconciler:
                     self._pass(workers, maker)
                     wait_s, failures = mirror.poll, 0
                 except CatalogError as error:
-                    _log.error("the catalog can't be asked: %s", error)
+                    _log.error("the catalog can't be read: %s", error)
                     failures += 1
                     wait_s = pause_s(failures, mirror.poll, mirror.retry.backoff_max)
 
@@ -131,7 +131,7 @@ class Reconciler:
             mirrors = [self._outbox.load(self._table)]
         else:
             mirrors = self._outbox.load_all(behind=behind)
-        # Others publish a table that is held.
+        # Another catalog, or another writer, publishes a table that is held.
         return [mirror for mirror in mirrors if mirror.hold is None]
 
     def _to_look_at(self, finished: set[str]) -> list[Mirror]:
@@ -183,7 +183,7 @@ class Reconciler:
             self._checkpoint(mirror, published)
 
     def _is_quiet(self, mirror: Mirror) -> bool:
-        """Whether it is time to look for commits that nobody here has made."""
+        """Return whether it is time to look for foreign commits of a table."""
         quiet = mirror.published_version == mirror.ratified_version
         checked = self._checked.setdefault(mirror.name, time.monotonic())
         if not quiet or time.monotonic() - checked < _FOREIGN_CHECK_S:
@@ -199,7 +199,10 @@ class Reconciler:
         foreign: bool = False,
         wait_s: float = 0.0,
     ) -> int | None:
-        """Publish a table, and look for commits of others; the published version."""
+        """Publish a table; return its published version, or None after a failure.
+
+        With `foreign`, also look for foreign commits.
+        """
         catalog, name = self._catalog, mirror.name
         try:
             upto = mirror.ratified_version
@@ -227,7 +230,7 @@ class Reconciler:
             self._watch(status)
 
     def _watch(self, status: MirrorStatus) -> None:
-        """Tell of a lag when it passes a threshold, and once more when it is over."""
+        """Report a table's lag when it passes a threshold, and when it has ended."""
         level = self._level(status)
         if self._levels.get(status.table, "ok") == level:
             return
@@ -254,7 +257,7 @@ class Reconciler:
 
 
 def _is_behind(mirror: Mirror) -> bool:
-    """Whether there is something to publish that is for us to try now."""
+    """Return whether a table has versions that this process may publish now."""
     waiting = mirror.published_version < mirror.ratified_version
     later = mirror.is_held or mirror.is_put_off
     return waiting and mirror.state != "diverged" and not later
@@ -276,7 +279,7 @@ def run(
         on_lag: called when a table's lag passes a threshold, and when it is over.
 
     Returns:
-        How each table's mirror stands at the end.
+        The status of each table's mirror at the end.
     """
     table = uri_of(uri).table
     with using_catalog(uri) as catalog:

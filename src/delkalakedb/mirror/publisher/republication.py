@@ -84,14 +84,14 @@ def republish(
     storage_options: Mapping[str, str] | None = None,
     store: Store | None = None,
 ) -> Republished:
-    """Write the log entries of a table again that its store has lost.
+    """Write the log entries that the table's store has lost.
 
     Args:
         uri: the URI of a table, or a catalog.
         from_version: the oldest version to look at; by default the oldest one that the
             log has, or that the table's log retention promises.
-        rewrite: also write entries of which the catalog has the actions, but not the
-            very bytes: other writers made them.
+        rewrite: also write entries of other writers, of which the catalog has the
+            actions, but not the exact bytes.
         table: the table's name, if the URI has none.
         storage_options: of the table's object store, as deltalake takes them.
         store: the store at the table's location, if it is open already.
@@ -106,7 +106,7 @@ def republish(
 def find_loss(catalog: Catalog, mirror: Mirror, store: Store) -> str | None:
     """Return what a store has lost of a table's newest entry and newest checkpoint.
 
-    Two requests; what else is lost, `verify` finds.
+    This takes two requests; `verify` finds other losses.
     """
     published, checkpoint = mirror.published_version, mirror.checkpoint_version
     if mirror.hold is not None or published < 0:
@@ -186,9 +186,9 @@ class _Republication:
         return min(version, self._mirror.published_version)
 
     def _check_followed(self, lost: list[int], log: LogFiles, hashes: _Hashes) -> None:
-        """Refuse to go on from an entry that isn't ours.
+        """Raise `DivergedError` if an entry before a lost one isn't the published one.
 
-        A writer that asks nobody takes the version of the first entry that was lost.
+        A writer that bypasses the catalog takes the version of the first lost entry.
         """
         for version in {v - 1 for v in lost} & log.commits.keys():
             kept, path = hashes.get(version), commit_path(version)
@@ -212,7 +212,7 @@ class _Republication:
         if (restored := forms.get(hashes[version] or "")) is None:
             self._begin_rewrite(version, data)
             restored = data
-        # First: once the entry is there, nobody misses its checksum.
+        # First: once the entry is there, no run looks for its checksum.
         put_checksum(self._store, commit)
         try:
             put_commit(self._store, name, commit, restored)
@@ -234,9 +234,9 @@ class _Republication:
         self._rewritten.append(version)
 
     def _make_checkpoints(self, first: int) -> dict[int, Checkpoint]:
-        """Make the newest checkpoint if it is lost, and one that the log begins with.
+        """Make the newest checkpoint if it is lost, and one where the log begins.
 
-        Without that one, readers couldn't tell what came before the first entry.
+        Readers need a first checkpoint for the state before the log's first entry.
         """
         log, name = list_log(self._store), self._mirror.name
         wanted = []
@@ -255,7 +255,7 @@ class _Republication:
         }
 
     def _point(self, made: Mapping[int, Checkpoint]) -> int | None:
-        """Have `_last_checkpoint` name a checkpoint that is there."""
+        """Make `_last_checkpoint` name an existing checkpoint; return its version."""
         checkpoints = list_log(self._store).checkpoints
         known = [v for v in checkpoints if v <= self._mirror.published_version]
         there = read_last_checkpoint(self._store)
@@ -299,10 +299,10 @@ def _load_hashes(catalog: Catalog, mirror: Mirror, first: int) -> dict[int, str 
 
 def _foreign_message(name: str, path: str) -> str:
     return (
-        f"{name}: {path} isn't the entry that was published: someone else wrote it "
-        "after the log had lost that version. It is left as it is, and nothing after "
-        "it is republished. Move it out of the log and republish again; what it holds "
-        "can be written again through the catalog"
+        f"{name}: {path} isn't the entry that was published: a writer that bypassed "
+        "the catalog wrote it after the log had lost that version. It is left as it "
+        "is, and no later version is republished. Move it out of the log and republish "
+        "again; its rows can be written again through the catalog"
     )
 
 

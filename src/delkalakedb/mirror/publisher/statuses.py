@@ -19,13 +19,13 @@ class MirrorStatus:
         ratified_version: the newest version in the catalog.
         published_version: the newest version in the log; -1 for none.
         versions_behind: how many versions wait to be published.
-        seconds_behind: how long the oldest of them has been waiting.
-        state: `published`, `pending`, `failed` (it is tried again), `diverged`
-            (someone else writes to the log; publishing stands still), or `held` (the
-            table is followed here, or another catalog has it).
+        seconds_behind: how long the oldest unpublished version has been waiting.
+        state: `published`, `pending`, `failed` (to be retried), `diverged`
+            (a writer bypassed the catalog, and publishing has stopped), or `held`
+            (the table is followed here, or another catalog has it).
         attempts: failures in a row.
-        last_error: what the last of them said.
-        next_try_ms: when it is tried again.
+        last_error: the message of the last failure.
+        next_try_ms: the time of the next attempt.
         checkpoint_version: the newest version with a checkpoint; -1 for none.
     """
 
@@ -42,7 +42,7 @@ class MirrorStatus:
     checkpoint_version: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return the fields as JSON values."""
         return asdict(self)
 
 

@@ -42,11 +42,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a table's mirror compares with the catalog, at the published version.
+    """The differences between a table's mirror and the catalog.
 
-    `complete` is False if there are more differences than were asked for. A mirror that
-    lags is no difference: `published_version` says how far it has come, -1 for not at
-    all.
+    Both are compared at the published version, which is -1 if nothing is published. So
+    a lag of the mirror isn't a difference. `complete` is False if there are more
+    differences than were asked for.
     """
 
     table: str

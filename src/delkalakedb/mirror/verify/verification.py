@@ -282,7 +282,8 @@ class _Verification:
             return
         if ours is None or ours != theirs:
             why = "ratified another commit" if ours else "has no such version"
-            message = f"{path} was written by someone else: the catalog {why}"
+            who = "a writer that bypassed the catalog"
+            message = f"{path} was written by {who}: the catalog {why}"
             yield Difference(version, path, "commitInfo: txnId", ours, theirs, message)
 
     def _bytes(

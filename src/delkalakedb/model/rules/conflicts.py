@@ -120,7 +120,10 @@ def _may_change(
 
 
 def _same_schema(ours: Metadata, theirs: Metadata) -> bool:
-    """Whether data fits both: turning on column mapping by name only annotates."""
+    """Return whether data fits both schemas.
+
+    Turning on column mapping by name only adds annotations to a schema.
+    """
     if ours.schema_string == theirs.schema_string:
         return True
     modes = [_mapping_mode(_configuration(m)) for m in (ours, theirs)]
@@ -213,7 +216,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A staged commit, taken apart, with the protocol and metadata it stands on."""
+    """A staged commit, by kind of action, with the protocol and metadata it read."""
 
     reads: Reads
     isolation: IsolationLevel
@@ -279,9 +282,9 @@ class Attempt:
 
 
 def is_blind_append(staged: Staged) -> bool:
-    """Whether a commit only adds files and looked at none, as Spark has it.
+    """Return whether a commit only adds files and read none, as Spark defines it.
 
-    A commit without any file, such as a property change, is one too.
+    A commit without any file, such as a property change, is a blind append, too.
     """
     other = (Remove, Cdc, UnknownAction)
     return (
@@ -296,9 +299,9 @@ def isolation_of(
 ) -> IsolationLevel:
     """Return the table's level, or SnapshotIsolation if no data changes.
 
-    Without a property it is Serializable, as in open-source Delta. A commit of only
-    `dataChange=false` files says the same before and after any other, so it needn't
-    have seen what others added.
+    The default level is Serializable, as in open-source Delta. A commit whose files all
+    have `dataChange=false` has the same effect before and after any other commit, so it
+    needn't have read the files that other commits added.
     """
     if _changes_no_data(staged):
         return IsolationLevel.SNAPSHOT
@@ -341,13 +344,13 @@ def check_liveness(
     live: Mapping[str, frozenset[str]],
     removed_since: Collection[str] = frozenset(),
 ) -> Conflict | None:
-    """Check the rules that no isolation level relaxes against the files of now.
+    """Check against the live files the rules that hold at every isolation level.
 
     Args:
         removes: the removes of the commit.
         adds: the adds of the commit.
-        live: for each of their paths the deletion vector ids under which it is live.
-        removed_since: those of their paths that winners removed.
+        live: the deletion vector ids of the live files at each of these paths.
+        removed_since: the paths among these that winners removed.
     """
     freed: dict[str, str] = {}
     for remove in removes:
@@ -410,7 +413,10 @@ def _concurrent_domain(attempt: Attempt, winner: Winner) -> Conflict | None:
 
 
 def _concurrent_transaction(attempt: Attempt, winner: Winner) -> Conflict | None:
-    """As delta-rs, and unlike Spark, an application that is written counts as read."""
+    """Return a conflict if both commits are of one application.
+
+    As in delta-rs, and unlike in Spark, an application that is written counts as read.
+    """
     shared = attempt.app_ids & winner.app_ids
     if not shared:
         return None
@@ -431,9 +437,9 @@ def _concurrent_append(
 
 
 def _may_come_first(attempt: Attempt, winner: Winner) -> bool:
-    """Whether WriteSerializable lets the attempt act as if before the winner.
+    """Return whether WriteSerializable allows the attempt to precede the winner.
 
-    A full overwrite then leaves the winner's files alone: it removes what it read.
+    A full overwrite then keeps the winner's files, because it removes what it read.
     """
     return (
         attempt.isolation is IsolationLevel.WRITE_SERIALIZABLE

@@ -39,7 +39,7 @@ _NONE: Mapping[str, Any] = {}
 
 
 class FileStats:
-    """The statistics of files, by column as soon as they are asked for."""
+    """The statistics of files, by column on first use."""
 
     def __init__(self, stats: Sequence[Stats | None]) -> None:
         self.each = stats
@@ -61,13 +61,13 @@ class FileStats:
 
     @cached_property
     def num_records(self) -> pa.Array:
-        """The rows of each file; none that can be counted where that isn't known."""
+        """The number of rows of each file; 0 if it isn't known."""
         return pa.array([s.num_records or 0 if s else 0 for s in self.each], pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
 class _Intervals:
-    """The plain ones among the files' intervals."""
+    """The intervals of files, and which of them are plain."""
 
     lo: pa.Array
     hi: pa.Array
@@ -150,7 +150,7 @@ def _method(type_name: str) -> _Compute | None:
 
 
 def _has_null(name: str, files: FileStats) -> tuple[pa.Array, pa.Array]:
-    """Whether files have nulls besides values, and where that takes no thought."""
+    """Return which files have nulls, and for which files the null count is plain."""
     nulls, plain = _only(int, [values.get(name) for values in files.nulls])
     counts = pa.array(nulls, pa.int64())
     some = pc.less(counts, files.num_records)
@@ -158,7 +158,7 @@ def _has_null(name: str, files: FileStats) -> tuple[pa.Array, pa.Array]:
 
 
 def _only(kind: type, values: list[Any]) -> tuple[list[Any], pa.Array]:
-    """Return the values, others replaced by a default, and which have the type."""
+    """Return the values, with a default for another type, and which have the type."""
     if set(map(type, values)) == {kind}:
         return values, pa.repeat(True, len(values))
     which = [type(value) is kind for value in values]
@@ -222,7 +222,7 @@ def _texts(least: list[Any], greatest: list[Any]) -> _Intervals:
 
 
 def _stored(values: list[Any]) -> tuple[pa.Array, pa.Array]:
-    """Texts, and which of them are bounds as they are."""
+    """Return the texts, and which of them can be stored as bounds unchanged."""
     texts, plain = _only(str, values)
     written = pa.array(texts, pa.string())
     short = pc.less_equal(pc.binary_length(written), TEXT_LENGTH)

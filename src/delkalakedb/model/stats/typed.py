@@ -53,7 +53,7 @@ def json_type(kind: str) -> pa.DataType | None:
 
 
 def parse_texts(texts: pa.Array, kind: pa.StructType) -> pa.StructArray:
-    """JSON texts as one struct array; a missing text is a struct of nulls."""
+    """Parse JSON texts into one struct array; a missing text is a struct of nulls."""
     if not len(kind):
         return pa.array([{}] * len(texts), kind)
     texts = pc.fill_null(texts, "{}") if texts.null_count else texts
@@ -70,12 +70,12 @@ def _by_value(texts: pa.StringArray, kind: pa.StructType) -> pa.StructArray:
 
 
 def _read(texts: pa.StringArray, kind: pa.StructType) -> pa.Table | None:
-    """Return what Arrow's JSON reader makes of the texts, or None where it refuses."""
+    """Read the texts with Arrow's JSON reader; return None if Arrow refuses them."""
     data = _joined(texts)
     try:
         table = pa_json.read_json(
             pa.BufferReader(data),
-            # Threads of its own would stand in the way of the callers'.
+            # Arrow's threads would compete with the callers' threads.
             read_options=pa_json.ReadOptions(False, max(data.size, 1)),
             parse_options=pa_json.ParseOptions(
                 explicit_schema=pa.schema(list(kind)),
@@ -109,7 +109,7 @@ def _fitting(text: str, kind: pa.DataType) -> Any:
 
 
 def _fit(value: Any, kind: pa.DataType) -> Any:
-    """As much of a value as fits a type."""
+    """Return a value as a type, with null for each part that doesn't fit."""
     if pa.types.is_struct(kind):
         if not isinstance(value, dict):
             return None

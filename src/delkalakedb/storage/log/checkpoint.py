@@ -186,7 +186,7 @@ def _naming(where: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, CodecError) as error:
-        raise DeltaError(f"{where} is no checkpoint: {error}") from error
+        raise DeltaError(f"{where} isn't a valid checkpoint: {error}") from error
 
 
 def _read_json(data: bytes, kinds: Set[str]) -> Iterator[Sequence[Action]]:

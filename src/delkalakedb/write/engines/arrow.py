@@ -96,7 +96,7 @@ class ArrowAppend:
 def split_small(snapshot: Snapshot, data: Any) -> tuple[ArrowAppend | None, Any]:
     """Return the engine that appends `data` if it can; else `data`, unread.
 
-    What was read of a stream comes first in the stream that is returned.
+    The stream that is returned begins with the rows that were read from `data`.
     """
     shape = _shape_of(snapshot)
     if shape is None:
@@ -177,7 +177,7 @@ _VARIANTS = {
 
 
 def _few(reader: pa.RecordBatchReader) -> tuple[pa.Table | None, pa.RecordBatchReader]:
-    """All rows if they are few; and in any case a reader of all of them."""
+    """Return the rows if they are few, else None, and a reader of all rows."""
     seen, rest = list[pa.RecordBatch](), iter(reader)
     try:
         for batch in rest:

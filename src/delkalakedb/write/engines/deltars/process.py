@@ -25,12 +25,12 @@ from delkalakedb.forks import Library
 from delkalakedb.settings import redact
 from delkalakedb.storage import is_of_store, local_folder, plain_words
 
-# A mistake in delta-rs, which is no `Exception`; its class can't be imported.
+# A bug in delta-rs, which isn't an `Exception`; its class can't be imported.
 _PANIC = "PanicException"
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether delta-rs panicked."""
+    """Return whether `error` is a panic of delta-rs."""
     return type(error).__name__ == _PANIC
 
 
@@ -59,7 +59,7 @@ class StorageHandler(DeltaStorageHandler):
 
 
 def _is_usable() -> bool:
-    """Whether delta-rs, which looks first whose its threads are, does anything."""
+    """Return whether delta-rs works in this process, or panics because of a fork."""
     with _silenced():
         try:
             deltalake.DeltaTable.is_deltatable(os.devnull)
@@ -72,7 +72,7 @@ def _is_usable() -> bool:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Let nothing reach the standard error: delta-rs prints a panic there."""
+    """Discard standard error, where delta-rs prints a panic."""
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -100,12 +100,12 @@ _OURS: dict[type[BaseException], _Ours] = {
 
 @contextmanager
 def explained(what: str, private: Path, location: str) -> Iterator[None]:
-    """Say what failed, and name the table's location where delta-rs saw a folder.
+    """Name the operation in errors, and the table's location for a private folder.
 
     Args:
         what: the table, the operation and the version.
-        private: the folder that stands for the location, or the one of all workspaces.
-        location: where the table is.
+        private: the folder that replaces the location, or the folder of all workspaces.
+        location: the table's location.
     """
     try:
         yield
@@ -207,7 +207,7 @@ class _RemoteFile:
             return bytes(self._file.read(*size))
 
 
-# Checkpoints are of the mirror; in a workspace nobody would read them.
+# The mirror makes checkpoints; a workspace's checkpoint would never be read.
 IN_PRIVATE = PostCommitHookProperties(
     create_checkpoint=False, cleanup_expired_logs=False
 )

@@ -62,7 +62,7 @@ _ASKED = {
 
 
 def visible_protocol(protocol: Protocol, metadata: Metadata) -> Protocol:
-    """Return the protocol as delta-rs may see it; refuse what it can't honour."""
+    """Return the protocol to show delta-rs; refuse features that it can't honour."""
     kept = _kept_from_it(protocol)
     if refused := sorted(
         (kept - features_for(Use.RATIFY)) & active_features(protocol, metadata)
@@ -109,7 +109,7 @@ def _not_less(protocol: Protocol, before: Protocol) -> Protocol:
 def split_properties(
     properties: Mapping[str, Any] | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Table properties for delta-rs, and those that it doesn't know."""
+    """Split table properties into those that delta-rs knows and all others."""
     given = dict(properties or {})
     ours = {k: given.pop(k) for k in (FENCE_PROPERTY, *_ASKED) if k in given}
     return given, ours
@@ -319,7 +319,7 @@ def _is_own(path: Path) -> bool:
 def _completed(
     action: Action, properties: Mapping[str, str | None], before: Protocol | None
 ) -> Action:
-    """Return the action with what delta-rs wasn't shown."""
+    """Return the action with the fields that were hidden from delta-rs."""
     if isinstance(action, Metadata) and properties:
         configuration = {**(known(action.configuration) or {}), **properties}
         return msgspec.structs.replace(action, configuration=configuration)
