@@ -7,7 +7,6 @@ moves them to a folder of discarded entries.
 
 import hashlib
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +19,11 @@ from delkalakedb.catalog.engine import Run
 from delkalakedb.catalog.load import Entry, adopt_entry, hold_mirror
 from delkalakedb.errors import CodecError, MirrorError
 from delkalakedb.model.actions import CommitInfo, decode_commit
-from delkalakedb.model.paths import LOG, commit_path
+from delkalakedb.model.paths import LAST_CHECKPOINT, LOG, VERSION, commit_path
 from delkalakedb.storage import ObjectMeta, ObjectNotFoundError, Store, open_store
 from delkalakedb.telemetry import log_event
 
 _DISCARDED = f"{LOG}/_discarded"
-_LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
-# The version of a log file, and the last version of a compacted one.
-_VERSION = re.compile(r"(?:\d{20}\.(?=\d{20}\.))?(\d{20})\.")
 _SHA_DIGITS = 16
 _log = logging.getLogger("delkalakedb.mirror")
 
@@ -161,11 +157,10 @@ def _list_log(
     store: Store, start_after: str | None = None
 ) -> Iterator[tuple[int, ObjectMeta]]:
     for meta in store.list(LOG, start_after):
-        name = meta.path.removeprefix(f"{LOG}/")
-        if name > ":":
+        if meta.path > f"{LOG}/:":
             # Behind the digits come sidecars, and discarded entries.
             return
-        if match := _VERSION.match(name):
+        if match := VERSION.match(meta.path):
             yield int(match[1]), meta
 
 
@@ -239,11 +234,11 @@ def _copied(store: Store, path: str) -> str:
 def _drop_hint(store: Store, versions: Set[int]) -> None:
     """Delete `_last_checkpoint` if it names a checkpoint of `versions`."""
     try:
-        hint = msgspec.json.decode(store.get(_LAST_CHECKPOINT))
+        hint = msgspec.json.decode(store.get(LAST_CHECKPOINT))
     except (ObjectNotFoundError, msgspec.DecodeError):
         return
     if isinstance(hint, dict) and hint.get("version") in versions:
-        store.delete(_LAST_CHECKPOINT)
+        store.delete(LAST_CHECKPOINT)
 
 
 def _newest_first(path: str) -> tuple[int, bool]:
@@ -252,7 +247,7 @@ def _newest_first(path: str) -> tuple[int, bool]:
     A version's commit comes after its other files, because it shows that the version
     isn't wholly deleted yet.
     """
-    match = _VERSION.match(path.removeprefix(f"{LOG}/"))
+    match = VERSION.match(path)
     version = int(match[1]) if match else -1
     return -version, path == commit_path(version)
 

@@ -22,9 +22,9 @@ from delkalakedb.catalog.commit import Committed, Heartbeat, Lease, Mirror, Outb
 from delkalakedb.catalog.read import Head, LoggedCommit, load_commits
 from delkalakedb.clock import pause_s, pauses
 from delkalakedb.errors import CodecError, DivergedError, StorageError
-from delkalakedb.mirror.checkpoint import checksum_path, version_checksum
+from delkalakedb.mirror.checkpoint import version_checksum
 from delkalakedb.model.actions import CommitInfo, decode_commit, encode_commit
-from delkalakedb.model.paths import commit_path
+from delkalakedb.model.paths import checksum_path, commit_path
 from delkalakedb.storage import Store, open_store
 
 Stores = Callable[[Mirror], Store]

@@ -27,7 +27,6 @@ from delkalakedb.errors import (
     VersionNotFoundError,
 )
 from delkalakedb.mirror.checkpoint import (
-    LAST_CHECKPOINT,
     Checkpoint,
     read_last_checkpoint,
     write_checkpoint,
@@ -35,7 +34,7 @@ from delkalakedb.mirror.checkpoint import (
 )
 from delkalakedb.mirror.publisher.publication import put_checksum, put_commit
 from delkalakedb.model.actions import encode_commit
-from delkalakedb.model.paths import commit_path
+from delkalakedb.model.paths import LAST_CHECKPOINT, commit_path
 from delkalakedb.model.schema.properties import log_cutoff_ms, parse_properties
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import LogFiles, find_checkpoint, list_log, read_sidecars
