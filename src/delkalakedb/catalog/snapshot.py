@@ -145,16 +145,11 @@ class Snapshot:
 
     def num_records(self) -> int | None:
         """How many rows there are; None where the statistics of a file don't say."""
-        import pyarrow.compute as pc
+        from delkalakedb.catalog.read import live_rows
 
-        total = 0
-        for batch in self.files(columns=["num_records", "deletion_vector"]):
-            if batch["num_records"].null_count:
-                return None
-            vectors = batch["deletion_vector"].drop_null().to_pylist()
-            deleted = (msgspec.json.decode(vector)["cardinality"] for vector in vectors)
-            total += (pc.sum(batch["num_records"]).as_py() or 0) - sum(deleted)
-        return total
+        files = self.files(columns=["num_records", "deletion_vector"]).read_all()
+        rows = live_rows(files)
+        return None if rows.null_count else sum(rows.to_pylist())
 
     def txn_version(self, app_id: str) -> int | None:
         """Return the newest version that an application recorded."""
