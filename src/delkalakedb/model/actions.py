@@ -385,6 +385,12 @@ def canonical_form(document: Mapping[str, Any]) -> str:
     return ",".join(f"{path}={leaf}" for path, leaf in sorted(_leaves(kept)))
 
 
+def transaction_id_of(commit: bytes) -> str | None:
+    """Return the transaction id in the commitInfo that a commit begins with."""
+    info = next(decode_commit(commit), None)
+    return info.fields.get("txnId") if isinstance(info, CommitInfo) else None
+
+
 def checksum(document: Mapping[str, Any]) -> str:
     """Return the MD5 of the canonical form, in hexadecimal."""
     form = canonical_form(document).encode()

@@ -23,7 +23,7 @@ from delkalakedb.catalog.read import Head, LoggedCommit, load_commits
 from delkalakedb.clock import pause_s, pauses
 from delkalakedb.errors import CodecError, DivergedError, StorageError
 from delkalakedb.mirror.checkpoint import version_checksum
-from delkalakedb.model.actions import CommitInfo, decode_commit, encode_commit
+from delkalakedb.model.actions import encode_commit, transaction_id_of
 from delkalakedb.model.paths import checksum_path, commit_path
 from delkalakedb.storage import Store, open_store
 
@@ -276,7 +276,6 @@ def _is_of(head: Head, mirror: Mirror) -> bool:
 
 def _transaction_id(data: bytes) -> str | None:
     try:
-        first = next(decode_commit(data), None)
+        return transaction_id_of(data)
     except CodecError:
         return None
-    return first.fields.get("txnId") if isinstance(first, CommitInfo) else None

@@ -42,12 +42,11 @@ from delkalakedb.mirror.verify.side_files import (
 )
 from delkalakedb.model.actions import (
     Action,
-    CommitInfo,
     Metadata,
     Remove,
     Txn,
-    decode_commit,
     known,
+    transaction_id_of,
 )
 from delkalakedb.model.log import Replay
 from delkalakedb.model.paths import LOG, commit_path
@@ -273,7 +272,7 @@ class _Verification:
     def _foreign(self, version: int, ours: str | None) -> Iterator[Difference]:
         path = commit_path(version)
         try:
-            theirs = _transaction_id(self._store.get(path))
+            theirs = transaction_id_of(self._store.get(path))
         except UNREADABLE as error:
             yield broken(version, path, error)
             return
@@ -449,8 +448,3 @@ def _gap(files: LogFiles) -> Iterator[Difference]:
     first = min(files.commits, default=0)
     if first and files.checkpoints.keys().isdisjoint({first - 1, first}):
         yield broken(first - 1, commit_path(first - 1), "it is missing")
-
-
-def _transaction_id(data: bytes) -> str | None:
-    info = next(decode_commit(data), None)
-    return info.fields.get("txnId") if isinstance(info, CommitInfo) else None
