@@ -5,7 +5,6 @@ Foreign entries are never overwritten: `adopt` makes them versions of the catalo
 moves them to a folder of discarded entries.
 """
 
-import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from delkalakedb.catalog.commit import Lease, Outbox
 from delkalakedb.catalog.engine import Run
 from delkalakedb.catalog.load import Entry, adopt_entry, hold_mirror
 from delkalakedb.errors import CodecError, MirrorError
-from delkalakedb.model.actions import CommitInfo, decode_commit
+from delkalakedb.model.actions import CommitInfo, decode_commit, sha256_of
 from delkalakedb.model.paths import LAST_CHECKPOINT, LOG, VERSION, commit_path
 from delkalakedb.storage import ObjectMeta, ObjectNotFoundError, Store, open_store
 from delkalakedb.telemetry import log_event
@@ -215,14 +214,14 @@ def decode_entry(where: str, version: int, meta: ObjectMeta, data: bytes) -> Ent
         actions = tuple(decode_commit(data))
     except CodecError as error:
         raise CodecError(f"{where}: {meta.path}: {error}") from error
-    return Entry(version, actions, meta.last_modified_ms, _sha256(data))
+    return Entry(version, actions, meta.last_modified_ms, sha256_of(data))
 
 
 def _copied(store: Store, path: str) -> str:
     """Copy a log file; return the copy's path, which has a hash of its content."""
     data = store.get(path)
     version, rest = path.removeprefix(f"{LOG}/").split(".", 1)
-    copy = f"{_DISCARDED}/{version}.{_sha256(data)[:_SHA_DIGITS]}.{rest}"
+    copy = f"{_DISCARDED}/{version}.{sha256_of(data)[:_SHA_DIGITS]}.{rest}"
     store.put_new(copy, data)
     if store.get(copy) != data:
         raise MirrorError(
@@ -254,13 +253,13 @@ def _newest_first(path: str) -> tuple[int, bool]:
 
 def _delete(store: Store, path: str, copy: str) -> None:
     # Read again, because another process may have discarded it and published ours.
-    if f".{_sha256(store.get(path))[:_SHA_DIGITS]}." not in copy:
+    if f".{sha256_of(store.get(path))[:_SHA_DIGITS]}." not in copy:
         raise MirrorError(f"{store.url}: {path} was changed meanwhile; it is kept")
     store.delete(path)
 
 
 def _mark_ours(catalog: Catalog, lease: Lease, entry: _Found) -> None:
-    hashes = {entry.version: _sha256(entry.data)}
+    hashes = {entry.version: sha256_of(entry.data)}
     if not Outbox(catalog.backend).mark_published(lease, hashes, release=False):
         raise MirrorError(f"{lease.mirror.name}: the lease was lost; try again")
 
@@ -282,7 +281,3 @@ def _settle(catalog: Catalog, name: str) -> None:
 def _tell(name: str, version: int, done: str, level: int) -> None:
     message = f"{name}: foreign version {version} was {done}"
     log_event(_log, level, message, event=done, table=name, version=version)
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

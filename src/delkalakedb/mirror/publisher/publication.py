@@ -10,7 +10,6 @@ The lease lasts about a second and is renewed meanwhile, so that the next publis
 hardly waits for one that was killed; on the same machine, not at all.
 """
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from delkalakedb.catalog.read import Head, LoggedCommit, load_commits
 from delkalakedb.clock import pause_s, pauses
 from delkalakedb.errors import CodecError, DivergedError, StorageError
 from delkalakedb.mirror.checkpoint import version_checksum
-from delkalakedb.model.actions import encode_commit, transaction_id_of
+from delkalakedb.model.actions import encode_commit, sha256_of, transaction_id_of
 from delkalakedb.model.paths import checksum_path, commit_path
 from delkalakedb.storage import Store, open_store
 
@@ -136,7 +135,7 @@ def put_commit(
         data = there
     store.set_modified(path, commit.head.timestamp_ms)
     put_checksum(store, commit)
-    return hashlib.sha256(data).hexdigest()
+    return sha256_of(data)
 
 
 def put_checksum(store: Store, commit: LoggedCommit) -> None:

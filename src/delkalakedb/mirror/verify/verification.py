@@ -5,7 +5,6 @@ part of the log that can't be read is a difference; a store or a database that c
 reached is an error.
 """
 
-import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
@@ -46,6 +45,7 @@ from delkalakedb.model.actions import (
     Remove,
     Txn,
     known,
+    sha256_of,
     transaction_id_of,
 )
 from delkalakedb.model.log import Replay
@@ -292,7 +292,7 @@ class _Verification:
             if ours is not None or version not in files.checkpoints:
                 yield broken(version, path, "it is missing")
             return
-        theirs = hashlib.sha256(data).hexdigest()
+        theirs = sha256_of(data)
         # Without a hash, another writer published it.
         if ours is not None and ours != theirs:
             message = f"{path} was changed since it was published"
