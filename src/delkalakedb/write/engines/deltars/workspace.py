@@ -37,7 +37,7 @@ from delkalakedb.model.new_actions import merged_commit_info
 from delkalakedb.model.paths import LOG, check_inside, commit_path, key_inside, log_path
 from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.model.rules.features import (
-    IN_COMMIT_TIMESTAMP,
+    FEATURES,
     ROW_TRACKING,
     Use,
     features_for,
@@ -57,8 +57,9 @@ from delkalakedb.write.operation import Operation, Staging, Target
 
 # Properties that delta-rs doesn't take, and the features that they turn on.
 _ASKED = {
-    "delta.enableInCommitTimestamps": IN_COMMIT_TIMESTAMP,
-    "delta.enableRowTracking": ROW_TRACKING,
+    feature.switch: feature.name
+    for feature in FEATURES.values()
+    if feature.switch and Use.RATIFY in feature.uses
 }
 
 
