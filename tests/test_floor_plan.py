@@ -17,6 +17,7 @@ from walk import walk
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.commit import Committed, Conflicted
 from delkalakedb.mirror.publisher import Published, publish_table
+from delkalakedb.model.rules import features
 from delkalakedb.write import Engine, Operation, Staging, commit
 from delkalakedb.write.engines import ArrowAppend, InPlace
 from delkalakedb.write.engines.deltars import DeltaRs
@@ -485,6 +486,52 @@ def test_engine_told_otherwise_than_by_capability_is_reported(code: str) -> None
 )
 def test_other_questions_than_about_engines_are_fine(code: str) -> None:
     assert not any(map(_asks_otherwise, ast.walk(ast.parse(code))))
+
+
+def test_only_the_table_of_features_lists_features() -> None:
+    found = {
+        f"{path.relative_to(SOURCE).as_posix()}: {listed}"
+        for path in SOURCE.rglob("*.py")
+        for listed in _feature_lists(ast.parse(path.read_text()))
+    }
+
+    assert found == set()
+
+
+def _feature_lists(tree: ast.Module) -> Iterator[str]:
+    """Yield the collections, outside the table itself, that name several features."""
+    for node in tree.body:
+        table = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_ALL"
+        for part in () if table else ast.walk(node):
+            if isinstance(part, ast.Set | ast.List | ast.Tuple | ast.Dict):
+                named = {n for each in ast.walk(part) if (n := _feature(each))}
+                if len(named) > 1:
+                    yield ast.unparse(part)
+
+
+def _feature(node: ast.AST) -> str | None:
+    """Return the feature that a constant of the table, or a string, names."""
+    if isinstance(node, ast.Name | ast.Attribute):
+        name = node.id if isinstance(node, ast.Name) else node.attr
+        value = getattr(features, name, None) if name.isupper() else None
+    else:
+        value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, str) and value in features.FEATURES else None
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("A = {ROW_TRACKING, 'catalogManaged'}", 1),
+        ("def f(): return [features.ROW_TRACKING, CATALOG_MANAGED]", 1),
+        ("A = {'x': ('true', ROW_TRACKING), 'y': ('true', CATALOG_MANAGED)}", 1),
+        ("_ALL = (ROW_TRACKING, CATALOG_MANAGED)", 0),
+        ("A = {ROW_TRACKING}; B = CATALOG_MANAGED", 0),
+        ("A = (ROW_TRACKING, 'rowTracking', 1)", 0),
+    ],
+)
+def test_list_of_features_is_found(code: str, count: int) -> None:
+    assert len(list(_feature_lists(ast.parse(code)))) == count
 
 
 # ---- values flow forward

@@ -307,7 +307,7 @@ def test_backup_while_others_write_is_of_one_state(deltasql: Cli, file: Path) ->
 def test_killed_backup_leaves_no_file_of_that_name(on_sqlite: Cli, file: Path) -> None:
     code = (
         "import os, sys; from delkalakedb.catalog.admin import backup as backups\n"
-        "backups._sync = lambda path: os._exit(9)\n"
+        "backups.sync_path = lambda path: os._exit(9)\n"
         "from delkalakedb.cli import main; main()"
     )
     command = [sys.executable, "-c", code, "backup", str(file)]

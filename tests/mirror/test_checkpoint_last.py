@@ -5,12 +5,12 @@ import json
 import pytest
 
 from delkalakedb.mirror.checkpoint.checkpoint import (
-    LAST_CHECKPOINT,
     Checkpoint,
     read_last_checkpoint,
     write_last_checkpoint,
 )
 from delkalakedb.model.actions import checksum
+from delkalakedb.model.paths import LAST_CHECKPOINT
 from delkalakedb.storage import Store, open_store
 
 

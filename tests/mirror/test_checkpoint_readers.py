@@ -13,7 +13,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from delkalakedb import Catalog
-from delkalakedb.mirror.checkpoint.checkpoint import checksum_path, version_checksum
+from delkalakedb.mirror.checkpoint.checkpoint import version_checksum
+from delkalakedb.model.paths import checksum_path
 from delkalakedb.storage import open_store
 from tests.support.actions import add, create, metadata, txn
 from tests.support.checkpoints import (

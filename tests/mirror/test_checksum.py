@@ -5,8 +5,9 @@ import json
 import msgspec
 
 from delkalakedb import Catalog
-from delkalakedb.mirror.checkpoint.checkpoint import checksum_path, version_checksum
+from delkalakedb.mirror.checkpoint.checkpoint import version_checksum
 from delkalakedb.model.actions import action_to_dict
+from delkalakedb.model.paths import checksum_path
 from tests.support.actions import add, commit, create, metadata, remove
 
 ICT = {"delta.enableInCommitTimestamps": "true"}

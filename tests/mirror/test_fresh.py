@@ -11,10 +11,10 @@ from deltalake import CommitProperties, Transaction
 import delkalakedb as dk
 from delkalakedb.catalog.commit.outcome import Committed
 from delkalakedb.catalog.read.action_rows import load_commits
-from delkalakedb.mirror.checkpoint.checkpoint import checksum_path, version_checksum
+from delkalakedb.mirror.checkpoint.checkpoint import version_checksum
 from delkalakedb.mirror.publisher.publication import publish_table, stores_with
 from delkalakedb.model.actions import encode_commit
-from delkalakedb.model.paths import commit_path
+from delkalakedb.model.paths import checksum_path, commit_path
 from delkalakedb.settings.uri import format_uri, parse_uri
 from delkalakedb.storage import open_store
 from delkalakedb.write import committer as commits

@@ -16,7 +16,6 @@ import pytest
 import delkalakedb as dk
 from delkalakedb.errors import StorageError, TableNotFoundError
 from delkalakedb.mirror.checkpoint.checkpoint import (
-    checksum_path,
     write_checkpoint,
     write_last_checkpoint,
 )
@@ -24,7 +23,7 @@ from delkalakedb.mirror.publisher.publication import publish
 from delkalakedb.mirror.verify.comparison import as_written, compare
 from delkalakedb.mirror.verify.verification import Report, verify, verify_table
 from delkalakedb.model.actions import Add, encode_commit
-from delkalakedb.model.paths import commit_path
+from delkalakedb.model.paths import checksum_path, commit_path
 from delkalakedb.storage import ObjectMeta, Store, open_store
 from delkalakedb.storage.log.lookahead import read_ahead
 from delkalakedb.storage.log.segment import LogFiles

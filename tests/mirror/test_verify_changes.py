@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import delkalakedb as dk
-from delkalakedb.mirror.checkpoint.checkpoint import LAST_CHECKPOINT, checksum_path
 from delkalakedb.mirror.verify.verification import Report, verify_table
 from delkalakedb.model.actions import CommitInfo, encode_commit
-from delkalakedb.model.paths import commit_path
+from delkalakedb.model.paths import LAST_CHECKPOINT, checksum_path, commit_path
 from delkalakedb.storage import Store, open_store
 from tests.support.actions import add, cdc
 from tests.support.mirrors import CHECKPOINT_PATH, LAST, VECTOR_FILE, copied, file, fill

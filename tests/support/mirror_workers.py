@@ -25,13 +25,13 @@ from delkalakedb.catalog.catalog import Catalog
 from delkalakedb.catalog.commit import outbox as holder
 from delkalakedb.catalog.commit.outbox import Outbox
 from delkalakedb.mirror.checkpoint import log_retention as upkeep
-from delkalakedb.mirror.checkpoint.checkpoint import checksum_path, read_last_checkpoint
+from delkalakedb.mirror.checkpoint.checkpoint import read_last_checkpoint
 from delkalakedb.mirror.publisher.reconciler import Reconciler, run
 from delkalakedb.mirror.publisher.republication import republish
 from delkalakedb.mirror.verify.verification import verify_table
 from delkalakedb.model.actions import encode_commit
 from delkalakedb.model.log import Reads, Staged
-from delkalakedb.model.paths import LOG, commit_path
+from delkalakedb.model.paths import LOG, checksum_path, commit_path
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.local import LocalStore
 from delkalakedb.write import committer as commits

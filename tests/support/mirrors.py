@@ -8,13 +8,13 @@ import msgspec
 
 import delkalakedb as dk
 from delkalakedb.mirror.checkpoint.checkpoint import (
-    checksum_path,
     version_checksum,
     write_checkpoint,
     write_last_checkpoint,
 )
 from delkalakedb.mirror.publisher.publication import publish
 from delkalakedb.model.actions import Add
+from delkalakedb.model.paths import checksum_path
 from delkalakedb.storage import Store, open_store
 from tests.support.actions import (
     DV,

@@ -147,13 +147,14 @@ class Snapshot:
         """Return the number of rows; None if a file has no row count."""
         import pyarrow.compute as pc
 
+        from delkalakedb.catalog.read import live_rows
+
         total = 0
         for batch in self.files(columns=["num_records", "deletion_vector"]):
-            if batch["num_records"].null_count:
+            rows = live_rows(batch)
+            if rows.null_count:
                 return None
-            vectors = batch["deletion_vector"].drop_null().to_pylist()
-            deleted = (msgspec.json.decode(vector)["cardinality"] for vector in vectors)
-            total += (pc.sum(batch["num_records"]).as_py() or 0) - sum(deleted)
+            total += pc.sum(rows).as_py() or 0
         return total
 
     def txn_version(self, app_id: str) -> int | None:

@@ -6,7 +6,6 @@ protocol without features that don't concern files, the metadata, and the files,
 a link to the table's folder. Nothing is committed to either log.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,15 +41,14 @@ from delkalakedb.model.actions import (
     Metadata,
     Protocol,
     Remove,
-    encode_commit,
     known,
 )
-from delkalakedb.model.paths import LOG, Inside, Outside, commit_path, log_path
+from delkalakedb.model.paths import Inside, Outside, log_path
 from delkalakedb.model.rules.features import LOG_ONLY
 from delkalakedb.model.vectors import relocated_vector, vector_path
 from delkalakedb.storage import canonical_location, local_folder, resolve_readable
 from delkalakedb.write import folder_of
-from delkalakedb.write.engines.deltars import explained
+from delkalakedb.write.engines.deltars import explained, open_private
 
 _LINK = "table"
 
@@ -195,21 +193,12 @@ def _open_own(
             "delta-rs needs to scan this table; set TMPDIR to a file system with "
             "links, or read the table with to_pyarrow_dataset()"
         ) from error
-    (root / LOG).mkdir()
-    for version, actions in entries:
-        _write(root, version, actions, location)
-    raw = deltalake.DeltaTable(root, snapshot.version)._table
+    adapted = {
+        version: [_adapted(a, location) for a in actions if isinstance(a, _ADAPTED)]
+        for version, actions in entries
+    }
+    raw = open_private(root, adapted)._table
     return Real(snapshot.version, location, raw, folder)
-
-
-def _write(root: Path, version: int, actions: Iterable[Action], location: str) -> None:
-    kept = [a for a in actions if isinstance(a, _ADAPTED)]
-    entry = root / commit_path(version)
-    entry.write_bytes(encode_commit(_adapted(action, location) for action in kept))
-    for info in kept:
-        if isinstance(info, CommitInfo):
-            seconds = info.fields.get("timestamp", 0) / 1000
-            os.utime(entry, (seconds, seconds))
 
 
 _ADAPTED = CommitInfo | Protocol | Metadata | Add | Remove | Cdc

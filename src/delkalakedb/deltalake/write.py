@@ -14,12 +14,15 @@ from delkalakedb.catalog import open_catalog
 from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.deltalake.table import naming_schemes
 from delkalakedb.errors import TableNotFoundError
-from delkalakedb.model.actions import encode_commit
 from delkalakedb.model.new_actions import check_custom_metadata
-from delkalakedb.model.paths import commit_path
 from delkalakedb.settings import Uri, is_deltasql, parse_uri, require_table
 from delkalakedb.write import Operation, Staging, make_table, private_folder
-from delkalakedb.write.engines.deltars import IN_PRIVATE, DeltaRs, split_properties
+from delkalakedb.write.engines.deltars import (
+    IN_PRIVATE,
+    DeltaRs,
+    open_private,
+    split_properties,
+)
 
 
 @contextmanager
@@ -28,11 +31,8 @@ def read_back(made: Staging[None]) -> Iterator[RecordBatchReader]:
     (actions,) = made.commits
     files = made.target.files
     with private_folder(files.ensure_work()) as folder:
-        entry = folder / commit_path(0)
-        entry.parent.mkdir()
-        entry.write_bytes(encode_commit(actions))
         files.bring({path: path for path in made.new_paths}, folder)
-        yield deltalake.DeltaTable(folder).scan()
+        yield open_private(folder, {0: actions}).scan()
 
 
 def write_deltalake(

@@ -5,9 +5,7 @@ Foreign entries are never overwritten: `adopt` makes them versions of the catalo
 moves them to a folder of discarded entries.
 """
 
-import hashlib
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,15 +17,12 @@ from delkalakedb.catalog.commit import Lease, Outbox
 from delkalakedb.catalog.engine import Run
 from delkalakedb.catalog.load import Entry, adopt_entry, hold_mirror
 from delkalakedb.errors import CodecError, MirrorError
-from delkalakedb.model.actions import CommitInfo, decode_commit
-from delkalakedb.model.paths import LOG, commit_path
+from delkalakedb.model.actions import CommitInfo, decode_commit, sha256_of
+from delkalakedb.model.paths import LAST_CHECKPOINT, LOG, VERSION, commit_path
 from delkalakedb.storage import ObjectMeta, ObjectNotFoundError, Store, open_store
 from delkalakedb.telemetry import log_event
 
 _DISCARDED = f"{LOG}/_discarded"
-_LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
-# The version of a log file, and the last version of a compacted one.
-_VERSION = re.compile(r"(?:\d{20}\.(?=\d{20}\.))?(\d{20})\.")
 _SHA_DIGITS = 16
 _log = logging.getLogger("delkalakedb.mirror")
 
@@ -161,11 +156,10 @@ def _list_log(
     store: Store, start_after: str | None = None
 ) -> Iterator[tuple[int, ObjectMeta]]:
     for meta in store.list(LOG, start_after):
-        name = meta.path.removeprefix(f"{LOG}/")
-        if name > ":":
+        if meta.path > f"{LOG}/:":
             # Behind the digits come sidecars, and discarded entries.
             return
-        if match := _VERSION.match(name):
+        if match := VERSION.match(meta.path):
             yield int(match[1]), meta
 
 
@@ -225,14 +219,14 @@ def decode_entry(where: str, version: int, meta: ObjectMeta, data: bytes) -> Ent
         actions = tuple(decode_commit(data))
     except CodecError as error:
         raise CodecError(f"{where}: {meta.path}: {error}") from error
-    return Entry(version, actions, meta.last_modified_ms, _sha256(data))
+    return Entry(version, actions, meta.last_modified_ms, sha256_of(data))
 
 
 def _copied(store: Store, path: str) -> str:
     """Copy a log file; return the copy's path, which has a hash of its content."""
     data = store.get(path)
     version, rest = path.removeprefix(f"{LOG}/").split(".", 1)
-    copy = f"{_DISCARDED}/{version}.{_sha256(data)[:_SHA_DIGITS]}.{rest}"
+    copy = f"{_DISCARDED}/{version}.{sha256_of(data)[:_SHA_DIGITS]}.{rest}"
     store.put_new(copy, data)
     if store.get(copy) != data:
         raise MirrorError(
@@ -244,11 +238,11 @@ def _copied(store: Store, path: str) -> str:
 def _drop_hint(store: Store, versions: Set[int]) -> None:
     """Delete `_last_checkpoint` if it names a checkpoint of `versions`."""
     try:
-        hint = msgspec.json.decode(store.get(_LAST_CHECKPOINT))
+        hint = msgspec.json.decode(store.get(LAST_CHECKPOINT))
     except (ObjectNotFoundError, msgspec.DecodeError):
         return
     if isinstance(hint, dict) and hint.get("version") in versions:
-        store.delete(_LAST_CHECKPOINT)
+        store.delete(LAST_CHECKPOINT)
 
 
 def _newest_first(path: str) -> tuple[int, bool]:
@@ -257,20 +251,20 @@ def _newest_first(path: str) -> tuple[int, bool]:
     A version's commit comes after its other files, because it shows that the version
     isn't wholly deleted yet.
     """
-    match = _VERSION.match(path.removeprefix(f"{LOG}/"))
+    match = VERSION.match(path)
     version = int(match[1]) if match else -1
     return -version, path == commit_path(version)
 
 
 def _delete(store: Store, path: str, copy: str) -> None:
     # Read again, because another process may have discarded it and published ours.
-    if f".{_sha256(store.get(path))[:_SHA_DIGITS]}." not in copy:
+    if f".{sha256_of(store.get(path))[:_SHA_DIGITS]}." not in copy:
         raise MirrorError(f"{store.url}: {path} was changed meanwhile; it is kept")
     store.delete(path)
 
 
 def _mark_ours(catalog: Catalog, lease: Lease, entry: _Found) -> None:
-    hashes = {entry.version: _sha256(entry.data)}
+    hashes = {entry.version: sha256_of(entry.data)}
     if not Outbox(catalog.backend).mark_published(lease, hashes, release=False):
         raise MirrorError(f"{lease.mirror.name}: the lease was lost; try again")
 
@@ -292,7 +286,3 @@ def _settle(catalog: Catalog, name: str) -> None:
 def _tell(name: str, version: int, done: str, level: int) -> None:
     message = f"{name}: foreign version {version} was {done}"
     log_event(_log, level, message, event=done, table=name, version=version)
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -7,7 +7,7 @@ fields is their order on disk.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import md5
+from hashlib import md5, sha256
 from typing import Any, TypeVar, Union
 from urllib.parse import quote
 
@@ -383,6 +383,17 @@ def canonical_form(document: Mapping[str, Any]) -> str:
     kept = {name: value for name, value in document.items() if name != "checksum"}
     # Paths are ASCII here, so their order is that of their bytes.
     return ",".join(f"{path}={leaf}" for path, leaf in sorted(_leaves(kept)))
+
+
+def transaction_id_of(commit: bytes) -> str | None:
+    """Return the transaction id in the commitInfo that a commit begins with."""
+    info = next(decode_commit(commit), None)
+    return info.fields.get("txnId") if isinstance(info, CommitInfo) else None
+
+
+def sha256_of(data: bytes) -> str:
+    """Return the SHA-256 of a log file, in hexadecimal."""
+    return sha256(data).hexdigest()
 
 
 def checksum(document: Mapping[str, Any]) -> str:

@@ -22,6 +22,19 @@ Values = dict[str, str | None]
 """Partition values by physical names, as the log has them."""
 
 LOG = "_delta_log"
+LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
+SIDECARS = f"{LOG}/_sidecars"
+# The paths of commits and checksums, and of other files; first comes the version.
+ENTRY = re.compile(rf"{LOG}/(\d{{20}})\.(json|crc)")
+CHECKPOINT = re.compile(
+    rf"{LOG}/(\d{{20}})\.checkpoint"
+    r"(?:(?:\.\d{10}\.(?P<parts>\d{10}))?\.parquet"
+    r"|\.[0-9a-fA-F-]{36}\.(?:json|parquet))"
+)
+COMPACTED = re.compile(rf"{LOG}/(\d{{20}})\.(\d{{20}})\.compacted\.json")
+STAGED = re.compile(rf"{LOG}/_staged_commits/(\d{{20}})\.[^/]+\.json")
+# The version of any of these files, and the last version of a compacted one.
+VERSION = re.compile(rf"{LOG}/(?:\d{{20}}\.(?=\d{{20}}\.))?(\d{{20}})\.")
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 ODD_PATH = r"%|^/|(?:^|/)\.{0,2}(?:/|$)|:/|:$|\x00"
 """A pattern, for `re` and RE2, of paths that may not be their file's literal path."""
@@ -39,6 +52,21 @@ _CLONE = (
 def commit_path(version: int) -> str:
     """Return the path of a version's commit."""
     return f"{LOG}/{version:020}.json"
+
+
+def checksum_path(version: int) -> str:
+    """Return the path of a version's checksum."""
+    return f"{LOG}/{version:020}.crc"
+
+
+def checkpoint_path(version: int, infix: str = "") -> str:
+    """Return the path of a version's checkpoint; of a V2 one with a UUID's infix."""
+    return f"{LOG}/{version:020}.checkpoint{infix}.parquet"
+
+
+def compacted_path(first: int, last: int) -> str:
+    """Return the path of the compacted entry of a range of versions."""
+    return f"{LOG}/{first:020}.{last:020}.compacted.json"
 
 
 @dataclass(frozen=True, slots=True)

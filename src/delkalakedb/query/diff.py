@@ -49,7 +49,8 @@ def compare_versions(before: Snapshot, after: Snapshot) -> Iterator[Change]:
     yield from _mappings("property", _properties(before), _properties(after))
     yield from _mappings("column", _columns(before), _columns(after))
     old, new = _files(before), _files(after)
-    yield from _mappings("rows", {"count": _count(old)}, {"count": _count(new)})
+    counts = [{"count": snapshot.num_records()} for snapshot in (before, after)]
+    yield from _mappings("rows", *counts)
     yield from _mappings("file", old, new)
 
 
@@ -135,15 +136,6 @@ def _file(row: dict[str, Any]) -> dict[str, Any]:
         return file
     decoded = decode_struct(vector, DeletionVector)
     return {**file, "deleted_rows": decoded.cardinality, "vector": vector}
-
-
-def _count(files: Mapping[str, Any]) -> int | None:
-    """Return the number of rows, None unless every file has a count."""
-    counts = [file["num_records"] for file in files.values()]
-    if None in counts:
-        return None
-    deleted = sum(file.get("deleted_rows", 0) for file in files.values())
-    return int(sum(counts) - deleted)
 
 
 def _paths(snapshot: Snapshot) -> pa.Array:

@@ -6,6 +6,7 @@ from delkalakedb.doors import door
 
 if TYPE_CHECKING:
     from delkalakedb.storage.base import *
+    from delkalakedb.storage.local import sync_path as sync_path
     from delkalakedb.storage.location import *
     from delkalakedb.storage.log import FileTxnLogReader as FileTxnLogReader
     from delkalakedb.storage.store import *
@@ -14,6 +15,7 @@ else:
         __name__,
         {
             "base": "ObjectMeta ObjectNotFoundError Store is_of_store plain_words",
+            "local": "sync_path",
             "location": (
                 "canonical_location file_places file_uris local_folder resolve_readable"
             ),

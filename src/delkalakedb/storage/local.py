@@ -246,20 +246,21 @@ def _written(final: Path, source: BinaryIO, durable: bool = True) -> Iterator[Pa
     finally:
         temporary.unlink(missing_ok=True)
     if durable:
-        _sync(final.parent)
+        sync_path(final.parent)
 
 
 def _ensure_folder(folder: Path) -> None:
     if not folder.is_dir():
         _ensure_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
+        sync_path(folder.parent)
 
 
-def _sync(folder: Path) -> None:
-    if not hasattr(os, "O_DIRECTORY"):  # Windows can't open folders
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Write a file, or the names in a folder, through to the disk."""
+    if not hasattr(os, "O_DIRECTORY") and path.is_dir():
+        return  # Windows can't open folders
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -35,6 +35,7 @@ from delkalakedb.catalog.engine import (
     using_backend,
 )
 from delkalakedb.errors import CatalogError
+from delkalakedb.storage import sync_path
 
 if TYPE_CHECKING:
     from delkalakedb.settings import Settings, Uri
@@ -82,11 +83,11 @@ def back_up(uri: "Uri", settings: "Settings", file: str | os.PathLike[str]) -> B
         part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
         try:
             backend.back_up(part, catalog_tables(backend.engine, version))
-            _sync(part)
+            sync_path(part)
             os.link(part, path)
         finally:
             part.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync_path(path.parent)
     return Backup(
         file=str(path),
         engine=uri.engine,
@@ -227,13 +228,3 @@ def _make_room(
 def _versions(session: Session) -> dict[str, int]:
     tables = session.rows(TableRow, "load_table_versions", {})
     return {table.name: table.current_version for table in tables}
-
-
-def _sync(path: Path) -> None:
-    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
-        return  # Windows can't open a folder
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

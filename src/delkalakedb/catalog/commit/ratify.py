@@ -83,7 +83,7 @@ from delkalakedb.catalog.read import (
     parse_head,
     revise,
 )
-from delkalakedb.clock import pauses
+from delkalakedb.clock import now_ms, pauses
 from delkalakedb.errors import (
     CatalogError,
     MirrorBehindError,
@@ -290,7 +290,7 @@ class Transaction:
         self._early: dict[str, list[FileRow]] = {}
         self._participants: list[dict[str, object]] = []
         self._hashed: dict[int, dict[str, int]] = {}
-        self._now_ms = int(time.time() * 1000)
+        self._now_ms = now_ms()
         self._lease_s = lease_s
         self._started = time.monotonic()
         self._taken: list[LeaseRow] = []

@@ -17,7 +17,8 @@ else:
         {
             "action_rows": (
                 "ADD_COLUMNS FILES_SCHEMA LoggedCommit add_from_row file_columns "
-                "hash_path hash_utf8 load_commits remove_fields remove_from_row"
+                "hash_path hash_utf8 live_rows load_commits remove_fields "
+                "remove_from_row"
             ),
             "head": (
                 "COLUMNS_PER_TABLE FILES_PER_TABLE FOLLOWING Head Identity StatColumn "

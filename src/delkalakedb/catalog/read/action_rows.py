@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delkalakedb.catalog.engine import Backend, Session
 from delkalakedb.catalog.read.head import Head, load_head
@@ -97,6 +98,19 @@ def hash_utf8(path: bytes) -> int:
     """Return the hash of a path that is given as UTF-8."""
     digest = blake2b(path, digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
+
+
+def live_rows(files: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
+    """Return the number of live rows of each file, null without statistics.
+
+    Deletion vectors count only if `files` has their column.
+    """
+    named = "deletion_vector" in files.schema.names
+    if not named or files["deletion_vector"].null_count == len(files):
+        return files["num_records"]
+    vectors = files["deletion_vector"].to_pylist()
+    gone = [decode_struct(v, DeletionVector).cardinality if v else 0 for v in vectors]
+    return pc.subtract(files["num_records"], pa.array(gone, pa.int64()))
 
 
 def file_columns(adds: Sequence[Add]) -> dict[str, Sequence[Any]]:

@@ -15,11 +15,11 @@ from delkalakedb.catalog import (
     load_files as load_files_of,
     may_have_vectors,
 )
+from delkalakedb.catalog.read import live_rows
 from delkalakedb.deltalake import dataset
 from delkalakedb.deltalake.raw.raw_table import SqlRawTable
 from delkalakedb.deltalake.scan import Real, open_changes
 from delkalakedb.errors import ProtocolError
-from delkalakedb.model.actions import DeletionVector, decode_struct
 from delkalakedb.model.stats.add_actions import ADD_ACTION_COLUMNS, add_actions
 from delkalakedb.write.engines.deltars import explained
 
@@ -68,16 +68,7 @@ def count(table: SqlRawTable) -> int:
     """Return the number of live rows, as far as the files' statistics tell."""
     vectors = ["deletion_vector"] if may_have_vectors(table.snapshot) else []
     files = table.snapshot.files(columns=["num_records", *vectors])
-    return sum(map(_live_rows, files))
-
-
-def _live_rows(files: pa.RecordBatch) -> int:
-    counted = files.filter(pc.is_valid(files["num_records"]))
-    rows = int(pc.sum(counted["num_records"]).as_py() or 0)
-    if "deletion_vector" not in files.schema.names:
-        return rows
-    vectors = counted["deletion_vector"].drop_null().to_pylist()
-    return rows - sum(decode_struct(v, DeletionVector).cardinality for v in vectors)
+    return sum(pc.sum(live_rows(batch)).as_py() or 0 for batch in files)
 
 
 def load_files(

@@ -36,7 +36,7 @@ from delkalakedb.model.actions import (
 )
 from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.new_actions import custom_metadata, new_commit_info
-from delkalakedb.model.paths import LOG, key_inside
+from delkalakedb.model.paths import compacted_path, key_inside
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.times import parse_rfc_3339, to_ms
 from delkalakedb.storage import Store, open_store
@@ -193,8 +193,7 @@ def compact_logs(
     _published(table)
     commits = load_commits(table.catalog.backend, table.name, first - 1, last)
     actions = _compacted(a for ratified in commits for a in ratified.actions)
-    path = f"{LOG}/{first:020}.{last:020}.compacted.json"
-    _store(table).put(path, encode_commit(actions))
+    _store(table).put(compacted_path(first, last), encode_commit(actions))
 
 
 def generate(table: SqlRawTable) -> None:

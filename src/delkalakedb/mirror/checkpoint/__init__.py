@@ -12,9 +12,8 @@ else:
         __name__,
         {
             "checkpoint": (
-                "Checkpoint LAST_CHECKPOINT checksum_path due_checkpoint "
-                "read_last_checkpoint unharmed version_checksum write_checkpoint "
-                "write_last_checkpoint"
+                "Checkpoint due_checkpoint read_last_checkpoint unharmed "
+                "version_checksum write_checkpoint write_last_checkpoint"
             ),
             "log_retention": "clean_log make_checkpoint",
         },

@@ -38,7 +38,7 @@ from delkalakedb.model.actions import (
     encode_struct,
     known,
 )
-from delkalakedb.model.paths import LOG
+from delkalakedb.model.paths import LAST_CHECKPOINT, SIDECARS, checkpoint_path
 from delkalakedb.model.rules.features import IN_COMMIT_TIMESTAMP, V2_CHECKPOINT
 from delkalakedb.model.rules.protocol import (
     active_features,
@@ -209,7 +209,7 @@ def _write_v1(
     layout = Layout(head.metadata)
     others = mixed_rows(layout.v1, load_others(catalog, head, now_ms))
     files = load_file_rows(catalog, head, layout, layout.v1, now_ms)
-    path = f"{LOG}/{head.version:020}.checkpoint.parquet"
+    path = checkpoint_path(head.version)
     return _checkpoint(head, target.put(path, layout.v1, chain([others], files)))
 
 
@@ -224,7 +224,7 @@ def _write_v2(
         *load_others(catalog, head, now_ms),
         *(_lead(sidecar, now_ms) for sidecar in sidecars),
     ]
-    path = f"{LOG}/{head.version:020}.checkpoint.{uuid4()}.parquet"
+    path = checkpoint_path(head.version, f".{uuid4()}")
     # Last: what it leads to must be there by then.
     main = target.put(path, layout.v2, [mixed_rows(layout.v2, actions)])
     return _checkpoint(head, main, *sidecars)
@@ -276,7 +276,7 @@ def _is_v2(head: Head, *, asked: bool) -> bool:
 
 def _sidecars(target: _Target, schema: pa.Schema, files: _Batches) -> Iterator[_Put]:
     for first in files:
-        path = f"{LOG}/_sidecars/{uuid4()}.parquet"
+        path = f"{SIDECARS}/{uuid4()}.parquet"
         yield target.put(path, schema, _part(chain([first], files)))
 
 
@@ -294,9 +294,6 @@ def _lead(file: _Put, now_ms: int) -> Sidecar:
         size_in_bytes=file.size_bytes,
         modification_time=now_ms,
     )
-
-
-LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
 
 
 def write_last_checkpoint(store: Store, checkpoint: Checkpoint) -> None:
@@ -329,11 +326,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found := dict(pairs)) < len(pairs):
         raise ValueError("a key is there twice")
     return found
-
-
-def checksum_path(version: int) -> str:
-    """Return the path of a version's checksum."""
-    return f"_delta_log/{version:020}.crc"
 
 
 def version_checksum(head: Head, transaction_id: str | None) -> bytes:

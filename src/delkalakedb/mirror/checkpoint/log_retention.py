@@ -1,7 +1,6 @@
 """Log retention: write due checkpoints, then delete expired log entries."""
 
 import logging
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -18,7 +17,15 @@ from delkalakedb.mirror.checkpoint.checkpoint import (
 )
 from delkalakedb.model.actions import Metadata, decode_commit
 from delkalakedb.model.new_actions import in_commit_timestamp_of
-from delkalakedb.model.paths import LOG, commit_path
+from delkalakedb.model.paths import (
+    CHECKPOINT,
+    COMPACTED,
+    ENTRY,
+    LOG,
+    SIDECARS,
+    STAGED,
+    commit_path,
+)
 from delkalakedb.model.schema.properties import (
     DAY_MS,
     TableProperties,
@@ -29,15 +36,6 @@ from delkalakedb.model.schema.properties import (
 from delkalakedb.storage import ObjectMeta, Store
 from delkalakedb.storage.log import LogFiles, list_log, read_sidecars
 from delkalakedb.telemetry import log_event
-
-_CHECKPOINT = re.compile(
-    rf"{LOG}/(\d{{20}})\.checkpoint"
-    r"(?:\.\d{10}\.\d{10}|\.[0-9a-fA-F-]{36})?\.(?:parquet|json)"
-)
-_ENTRY = re.compile(rf"{LOG}/(\d{{20}})\.(?:json|crc)")
-_COMPACTED = re.compile(rf"{LOG}/(\d{{20}})\.(\d{{20}})\.compacted\.json")
-_STAGED = re.compile(rf"{LOG}/_staged_commits/(\d{{20}})\.[^/]+\.json")
-_SIDECARS = f"{LOG}/_sidecars/"
 
 
 def clean_log(
@@ -109,8 +107,8 @@ def _in_commit_timestamp(store: Store, version: int) -> int | None:
 
 def _expired(files: Iterable[ObjectMeta], cut: int, published: int) -> Iterator[str]:
     for file in files:
-        entry = _ENTRY.fullmatch(file.path) or _CHECKPOINT.fullmatch(file.path)
-        compacted = _COMPACTED.fullmatch(file.path)
+        entry = ENTRY.fullmatch(file.path) or CHECKPOINT.fullmatch(file.path)
+        compacted = COMPACTED.fullmatch(file.path)
         if (entry and int(entry[1]) < cut) or (
             compacted and int(compacted[1]) <= cut and int(compacted[2]) <= published
         ):
@@ -119,7 +117,7 @@ def _expired(files: Iterable[ObjectMeta], cut: int, published: int) -> Iterator[
 
 def _staged(files: Iterable[ObjectMeta], cut: int) -> Iterator[str]:
     for file in files:
-        if (staged := _STAGED.fullmatch(file.path)) and int(staged[1]) <= cut:
+        if (staged := STAGED.fullmatch(file.path)) and int(staged[1]) <= cut:
             yield file.path
 
 
@@ -131,14 +129,14 @@ def _orphans(
     old = [
         file.path
         for file in files
-        if file.path.startswith(_SIDECARS) and file.last_modified_ms < old_ms
+        if file.path.startswith(f"{SIDECARS}/") and file.last_modified_ms < old_ms
     ]
     if not old:
         return []
     needed = {
         sidecar
         for file in files
-        if (match := _CHECKPOINT.fullmatch(file.path)) and int(match[1]) >= cut
+        if (match := CHECKPOINT.fullmatch(file.path)) and int(match[1]) >= cut
         for sidecar in read_sidecars(store, file.path)
     }
     return [path for path in old if path not in needed]

@@ -10,7 +10,6 @@ The lease lasts about a second and is renewed meanwhile, so that after a publish
 killed the next publisher waits at most a second, and on the same machine not at all.
 """
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,9 +21,9 @@ from delkalakedb.catalog.commit import Committed, Heartbeat, Lease, Mirror, Outb
 from delkalakedb.catalog.read import Head, LoggedCommit, load_commits
 from delkalakedb.clock import pause_s, pauses
 from delkalakedb.errors import CodecError, DivergedError, StorageError
-from delkalakedb.mirror.checkpoint import checksum_path, version_checksum
-from delkalakedb.model.actions import CommitInfo, decode_commit, encode_commit
-from delkalakedb.model.paths import commit_path
+from delkalakedb.mirror.checkpoint import version_checksum
+from delkalakedb.model.actions import encode_commit, sha256_of, transaction_id_of
+from delkalakedb.model.paths import checksum_path, commit_path
 from delkalakedb.storage import Store, open_store
 
 Stores = Callable[[Mirror], Store]
@@ -136,7 +135,7 @@ def put_commit(
         data = there
     store.set_modified(path, commit.head.timestamp_ms)
     put_checksum(store, commit)
-    return hashlib.sha256(data).hexdigest()
+    return sha256_of(data)
 
 
 def put_checksum(store: Store, commit: LoggedCommit) -> None:
@@ -277,7 +276,6 @@ def _is_of(head: Head, mirror: Mirror) -> bool:
 
 def _transaction_id(data: bytes) -> str | None:
     try:
-        first = next(decode_commit(data), None)
+        return transaction_id_of(data)
     except CodecError:
         return None
-    return first.fields.get("txnId") if isinstance(first, CommitInfo) else None

@@ -5,7 +5,6 @@ each entry tells whether it does. A file that is there is never replaced. Killed
 point, the next call does what is left.
 """
 
-import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -28,15 +27,14 @@ from delkalakedb.errors import (
     VersionNotFoundError,
 )
 from delkalakedb.mirror.checkpoint import (
-    LAST_CHECKPOINT,
     Checkpoint,
     read_last_checkpoint,
     write_checkpoint,
     write_last_checkpoint,
 )
 from delkalakedb.mirror.publisher.publication import put_checksum, put_commit
-from delkalakedb.model.actions import encode_commit
-from delkalakedb.model.paths import commit_path
+from delkalakedb.model.actions import encode_commit, sha256_of
+from delkalakedb.model.paths import LAST_CHECKPOINT, commit_path
 from delkalakedb.model.schema.properties import log_cutoff_ms, parse_properties
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import LogFiles, find_checkpoint, list_log, read_sidecars
@@ -192,7 +190,7 @@ class _Republication:
         """
         for version in {v - 1 for v in lost} & log.commits.keys():
             kept, path = hashes.get(version), commit_path(version)
-            if kept is not None and _sha256(self._store.get(path)) != kept:
+            if kept is not None and sha256_of(self._store.get(path)) != kept:
                 raise DivergedError(_foreign_message(self._mirror.name, path))
 
     def _commits(self, lost: list[int]) -> Iterator[LoggedCommit]:
@@ -208,7 +206,7 @@ class _Republication:
         version, name = commit.head.version, self._mirror.name
         data = encode_commit(commit.actions)
         # Some writers end no line after the last action.
-        forms = {_sha256(form): form for form in (data, data.removesuffix(b"\n"))}
+        forms = {sha256_of(form): form for form in (data, data.removesuffix(b"\n"))}
         if (restored := forms.get(hashes[version] or "")) is None:
             self._begin_rewrite(version, data)
             restored = data
@@ -230,7 +228,7 @@ class _Republication:
                 f"(deltasql mirror republish {name} --rewrite)"
             )
         # First: killed before the entry is there, this is done again.
-        Outbox(self._catalog.backend).mark_hash(self._lease, version, _sha256(data))
+        Outbox(self._catalog.backend).mark_hash(self._lease, version, sha256_of(data))
         self._rewritten.append(version)
 
     def _make_checkpoints(self, first: int) -> dict[int, Checkpoint]:
@@ -314,7 +312,3 @@ def _tell(done: Republished) -> None:
         f"{len(done.checkpoints)} checkpoints that were lost"
     )
     log_event(_log, logging.WARNING, message, event="republished", table=done.table)
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

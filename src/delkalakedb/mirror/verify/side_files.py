@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from delkalakedb.catalog.read import Head, SqlTxnLogReader
-from delkalakedb.mirror.checkpoint import LAST_CHECKPOINT, checksum_path
 from delkalakedb.mirror.verify.comparison import (
     Body,
     Difference,
@@ -16,7 +15,12 @@ from delkalakedb.mirror.verify.comparison import (
     plain,
 )
 from delkalakedb.model.actions import Action, Add, action_to_dict, checksum
-from delkalakedb.model.paths import key_inside, log_paths
+from delkalakedb.model.paths import (
+    LAST_CHECKPOINT,
+    checksum_path,
+    key_inside,
+    log_paths,
+)
 from delkalakedb.storage import ObjectNotFoundError, Store
 from delkalakedb.storage.log import list_log
 

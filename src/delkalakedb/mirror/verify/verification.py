@@ -5,7 +5,6 @@ part of the log that can't be read is a difference; a store or a database that c
 reached is an error.
 """
 
-import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
@@ -43,12 +42,12 @@ from delkalakedb.mirror.verify.side_files import (
 )
 from delkalakedb.model.actions import (
     Action,
-    CommitInfo,
     Metadata,
     Remove,
     Txn,
-    decode_commit,
     known,
+    sha256_of,
+    transaction_id_of,
 )
 from delkalakedb.model.log import Replay
 from delkalakedb.model.paths import LOG, commit_path
@@ -276,7 +275,7 @@ class _Verification:
     def _foreign(self, version: int, ours: str | None) -> Iterator[Difference]:
         path = commit_path(version)
         try:
-            theirs = _transaction_id(self._store.get(path))
+            theirs = transaction_id_of(self._store.get(path))
         except UNREADABLE as error:
             yield broken(version, path, error)
             return
@@ -297,7 +296,7 @@ class _Verification:
             if ours is not None or version not in files.checkpoints:
                 yield broken(version, path, "it is missing")
             return
-        theirs = hashlib.sha256(data).hexdigest()
+        theirs = sha256_of(data)
         # Without a hash, another writer published it.
         if ours is not None and ours != theirs:
             message = f"{path} was changed since it was published"
@@ -453,8 +452,3 @@ def _gap(files: LogFiles) -> Iterator[Difference]:
     first = min(files.commits, default=0)
     if first and files.checkpoints.keys().isdisjoint({first - 1, first}):
         yield broken(first - 1, commit_path(first - 1), "it is missing")
-
-
-def _transaction_id(data: bytes) -> str | None:
-    info = next(decode_commit(data), None)
-    return info.fields.get("txnId") if isinstance(info, CommitInfo) else None

@@ -23,28 +23,14 @@ from delkalakedb.model.actions import (
 )
 from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.predicate.predicate import Predicate
-from delkalakedb.model.rules.features import (
-    COLUMN_MAPPING,
-    DELETION_VECTORS,
-    IN_COMMIT_TIMESTAMP,
-    ROW_TRACKING,
-    V2_CHECKPOINT,
-    Use,
-    features_for,
-)
+from delkalakedb.model.rules.features import FEATURES, Use, features_for
 from delkalakedb.model.rules.protocol import supported_features
 from delkalakedb.model.schema.properties import parse_properties
 
 _MAPPING_MODE = "delta.columnMapping.mode"
 _ROW_TRACKING = "delta.enableRowTracking"
-# Property: the value it may take, and the feature that the table must support.
-_SWITCHES = {
-    "delta.checkpointPolicy": ("v2", V2_CHECKPOINT),
-    _MAPPING_MODE: ("name", COLUMN_MAPPING),
-    "delta.enableDeletionVectors": ("true", DELETION_VECTORS),
-    "delta.enableInCommitTimestamps": ("true", IN_COMMIT_TIMESTAMP),
-    _ROW_TRACKING: ("true", ROW_TRACKING),
-}
+# Features that another commit may turn on, by property.
+_SWITCHES = {feature.switch: feature for feature in FEATURES.values() if feature.on}
 _SET_ONCE = frozenset(
     {
         "delta.inCommitTimestampEnablementTimestamp",
@@ -109,9 +95,8 @@ def _may_change(
         return False
     if key == _MAPPING_MODE and _mapping_mode(old) != "none":
         return False
-    if key in _SWITCHES:
-        value, feature = _SWITCHES[key]
-        return _word(new[key]) == value and feature in features
+    if feature := _SWITCHES.get(key):
+        return _word(new[key]) == feature.on and feature.name in features
     if key in _SET_WITH_ROW_TRACKING:
         return _word(new.get(_ROW_TRACKING)) == "true"
     return key == "delta.columnMapping.maxColumnId" or (

@@ -66,11 +66,14 @@ class Feature:
         write: the catalog can commit to tables with the feature.
         log_only: a reader that has the list of files can ignore the feature.
         fence: a fence adds the feature to a table.
+        managed: only the table's catalog knows the newest versions.
+        stamped: the table may have in-commit timestamps.
         legacy: the writer version that brought the feature before features had names.
         needs: other features that a table with this one must have.
         types: column types that need this feature, or another with the same type.
         switch: the table property that turns the feature on.
         off: the values of `switch` that leave the feature off.
+        on: the value of `switch` that doesn't conflict with a commit staged before.
         prefix: the feature is in use if a table property begins so.
         words: types, or keys of column metadata, of which one means that the feature
             is in use. A feature without `switch`, `prefix` and `words` is in use
@@ -85,11 +88,14 @@ class Feature:
     write: bool = True
     log_only: bool = False
     fence: bool = False
+    managed: bool = False
+    stamped: bool = False
     legacy: int | None = None
     needs: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     switch: str = ""
     off: tuple[str, ...] = ("false",)
+    on: str = ""
     prefix: str = ""
     words: tuple[str, ...] = ()
 
@@ -146,6 +152,7 @@ _ALL = (
         reader=True,
         switch="delta.columnMapping.mode",
         off=("false", "none"),
+        on="name",
     ),
     Feature(
         "identityColumns",
@@ -166,6 +173,7 @@ _ALL = (
         uses=_READS | _APPENDS | Use.DELTA_RS | Use.UPGRADE,
         reader=True,
         switch="delta.enableDeletionVectors",
+        on="true",
     ),
     Feature(
         ROW_TRACKING,
@@ -173,6 +181,7 @@ _ALL = (
         uses=_APPENDS | Use.RATIFY | Use.UPGRADE,
         needs=(DOMAIN_METADATA,),
         switch="delta.enableRowTracking",
+        on="true",
     ),
     Feature(
         "timestampNtz",
@@ -200,19 +209,25 @@ _ALL = (
         "both kinds of checkpoint are understood",
         uses=_READS | _APPENDS | Use.DELTA_RS | Use.UPGRADE,
         reader=True,
+        switch="delta.checkpointPolicy",
+        off=("classic",),
+        on="v2",
     ),
     Feature(
         IN_COMMIT_TIMESTAMP,
         "the timestamp is set at ratify",
         uses=_APPENDS | Use.RATIFY | Use.UPGRADE,
         fence=True,
+        stamped=True,
         switch="delta.enableInCommitTimestamps",
+        on="true",
     ),
     Feature(
         CATALOG_MANAGED,
         "the catalog is the one that ratifies",
         uses=_READS | _APPENDS | Use.RATIFY | Use.UPGRADE,
         fence=True,
+        managed=True,
         reader=True,
         log_only=True,
         needs=(IN_COMMIT_TIMESTAMP,),
@@ -295,6 +310,7 @@ _ALL = (
         "inCommitTimestamp-preview",
         "the timestamp of this preview isn't set at ratify",
         write=False,
+        stamped=True,
     ),
     Feature(
         "materializePartitionColumns",
@@ -319,6 +335,7 @@ _ALL = (
         reader=True,
         log_only=True,
         write=False,
+        managed=True,
     ),
     Feature(
         "adaptiveMetadata-preview",
@@ -340,9 +357,9 @@ FEATURES = {feature.name: feature for feature in _ALL}
 LOG_ONLY = frozenset(feature.name for feature in _ALL if feature.log_only)
 FENCE_FEATURES = frozenset(feature.name for feature in _ALL if feature.fence)
 """The features that a fence adds to a table's protocol."""
-MANAGED = frozenset({CATALOG_MANAGED, "catalogOwned-preview"})
+MANAGED = frozenset(feature.name for feature in _ALL if feature.managed)
 """The features of a table whose newest versions only its catalog knows."""
-STAMPED = frozenset({IN_COMMIT_TIMESTAMP, "inCommitTimestamp-preview"})
+STAMPED = frozenset(feature.name for feature in _ALL if feature.stamped)
 """The features of a table that may have in-commit timestamps."""
 LEGACY = {feature.name: feature.legacy for feature in _ALL if feature.legacy}
 """The writer version that brought each feature, before features had names."""

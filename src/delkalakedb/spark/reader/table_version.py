@@ -14,9 +14,9 @@ from pyspark.sql.types import DataType, IntegerType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
 from delkalakedb.catalog import Catalog, Snapshot, open_catalog
-from delkalakedb.catalog.read import ADD_COLUMNS, add_from_row
+from delkalakedb.catalog.read import ADD_COLUMNS, add_from_row, live_rows
 from delkalakedb.errors import DeltaError, PredicateError
-from delkalakedb.model.actions import Add, Metadata, known
+from delkalakedb.model.actions import Add, Metadata
 from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import Schema, parse_schema
@@ -67,11 +67,8 @@ class Files:
     @cached_property
     def rows(self) -> dict[str, int | None]:
         """The number of live rows by path, or None for a file without statistics."""
-        counts = self.table["num_records"].to_pylist()
-        return {
-            add.path: None if count is None else count - _deleted(add)
-            for add, count in zip(self.adds, counts, strict=True)
-        }
+        paths, counts = self.table["path"], live_rows(self.table)
+        return dict(zip(paths.to_pylist(), counts.to_pylist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -239,11 +236,6 @@ def is_utc(target: Target) -> bool:
     if all(leaf.type != "timestamp" for leaf in target.schema.leaves()):
         return True
     return target.spark.conf.get("spark.sql.session.timeZone") in _UTC
-
-
-def _deleted(add: Add) -> int:
-    vector = known(add.deletion_vector)
-    return vector.cardinality if vector else 0
 
 
 def read(

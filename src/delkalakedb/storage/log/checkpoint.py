@@ -37,9 +37,9 @@ from delkalakedb.model.actions import (
     dv_id,
 )
 from delkalakedb.model.log import FileKey
+from delkalakedb.model.paths import SIDECARS
 from delkalakedb.storage.base import Store
 
-_SIDECARS = "_delta_log/_sidecars"
 BATCH_ROWS = 16_384  # rows of Parquet, or actions of JSON, in one batch
 _BUFFER_BYTES = 1 << 16  # of each column chunk that Parquet's reader holds
 # Fields that repeat others in typed form.
@@ -165,7 +165,7 @@ def _sidecar_paths(actions: Iterable[Action]) -> Iterator[str]:
     for action in actions:
         if isinstance(action, Sidecar):
             # All sidecars are in one folder, even if a writer names another one.
-            yield f"{_SIDECARS}/{unquote(action.path.rsplit('/', 1)[-1])}"
+            yield f"{SIDECARS}/{unquote(action.path.rsplit('/', 1)[-1])}"
 
 
 def _read(

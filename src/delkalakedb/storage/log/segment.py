@@ -4,24 +4,20 @@
 never stale. Compacted entries are ignored, because they repeat commits.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from delkalakedb.errors import DeltaError, TableNotFoundError, VersionNotFoundError
-from delkalakedb.model.paths import LOG, commit_path
-from delkalakedb.storage.base import ObjectMeta, Store
-
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKSUM = re.compile(r"(\d{20})\.crc")
-_CHECKPOINT = re.compile(
-    r"(\d{20})\.checkpoint"
-    r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet"
-    r"|\.[0-9a-fA-F-]{36}\.(?:json|parquet)"
-    r"|\.parquet)"
+from delkalakedb.model.paths import (
+    CHECKPOINT,
+    ENTRY,
+    LOG,
+    checkpoint_path,
+    commit_path,
 )
+from delkalakedb.storage.base import ObjectMeta, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,7 @@ def find_checkpoint(store: Store, version: int) -> tuple[ObjectMeta, ...]:
 
     This takes one request.
     """
-    start = f"{LOG}/{version:020}.checkpoint"
+    start = checkpoint_path(version).removesuffix("parquet")
     files = takewhile(lambda m: m.path.startswith(start), store.list(LOG, start))
     return _complete(files).get(version, ())
 
@@ -131,14 +127,12 @@ def _listed(store: Store, after: str | None) -> LogFiles:
     log = LogFiles(store.url)
     checkpoints: list[ObjectMeta] = []
     for meta in store.list(LOG, after):
-        name = meta.path.removeprefix(f"{LOG}/")
-        if name > ":":
+        if meta.path > f"{LOG}/:":
             # No versions follow, only sidecars, staged commits and change data.
             break
-        if match := _COMMIT.fullmatch(name):
-            log.commits[int(match[1])] = meta
-        elif match := _CHECKSUM.fullmatch(name):
-            log.checksums[int(match[1])] = meta
+        if match := ENTRY.fullmatch(meta.path):
+            found = log.commits if match[2] == "json" else log.checksums
+            found[int(match[1])] = meta
         else:
             checkpoints.append(meta)
     log.checkpoints.update(_complete(checkpoints))
@@ -152,7 +146,7 @@ def _complete(files: Iterable[ObjectMeta]) -> dict[int, tuple[ObjectMeta, ...]]:
         # Some writers leave an empty file when they fail.
         if not meta.size_bytes:
             continue
-        match = _CHECKPOINT.fullmatch(meta.path.removeprefix(f"{LOG}/"))
+        match = CHECKPOINT.fullmatch(meta.path)
         if match and match["parts"]:
             parts[int(match[1]), int(match["parts"])].append(meta)
         elif match:

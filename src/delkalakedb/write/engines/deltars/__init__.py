@@ -16,6 +16,6 @@ else:
             "process": (
                 "IN_PRIVATE check_delta_rs explained open_filesystem open_input"
             ),
-            "workspace": "DeltaRs split_properties",
+            "workspace": "DeltaRs open_private split_properties",
         },
     )

@@ -7,6 +7,7 @@ table's location, and its actions are handed on to be committed. Until they are,
 version of the table names the files, so a crash leaves files that vacuum removes.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
@@ -33,10 +34,10 @@ from delkalakedb.model.actions import (
     known,
 )
 from delkalakedb.model.new_actions import merged_commit_info
-from delkalakedb.model.paths import check_inside, commit_path, key_inside, log_path
+from delkalakedb.model.paths import LOG, check_inside, commit_path, key_inside, log_path
 from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.model.rules.features import (
-    IN_COMMIT_TIMESTAMP,
+    FEATURES,
     ROW_TRACKING,
     Use,
     features_for,
@@ -56,8 +57,9 @@ from delkalakedb.write.operation import Operation, Staging, Target
 
 # Properties that delta-rs doesn't take, and the features that they turn on.
 _ASKED = {
-    "delta.enableInCommitTimestamps": IN_COMMIT_TIMESTAMP,
-    "delta.enableRowTracking": ROW_TRACKING,
+    feature.switch: feature.name
+    for feature in FEATURES.values()
+    if feature.switch and Use.RATIFY in feature.uses
 }
 
 
@@ -212,12 +214,24 @@ def _open(
 ) -> Any:
     """Return a `RawDeltaTable` of the workspace in `folder`, which sees `guests`."""
     protocol = visible_protocol(snapshot.protocol, snapshot.metadata)
-    adds = [guest.seen for guest in guests]
-    entry = folder / commit_path(snapshot.version)
-    entry.parent.mkdir()
-    entry.write_bytes(encode_commit([protocol, snapshot.metadata, *adds]))
+    actions = [protocol, snapshot.metadata, *(guest.seen for guest in guests)]
     files.bring(dict(chain.from_iterable(g.files for g in guests)), folder)
-    return deltalake.DeltaTable(folder)._table
+    return open_private(folder, {snapshot.version: actions})._table
+
+
+def open_private(
+    folder: Path, entries: Mapping[int, Sequence[Action]]
+) -> deltalake.DeltaTable:
+    """Write a private log, with the times of its commitInfo, and open the table."""
+    (folder / LOG).mkdir()
+    for version, actions in entries.items():
+        entry = folder / commit_path(version)
+        entry.write_bytes(encode_commit(actions))
+        for info in actions:
+            if isinstance(info, CommitInfo):
+                seconds = info.fields.get("timestamp", 0) / 1000
+                os.utime(entry, (seconds, seconds))
+    return deltalake.DeltaTable(folder)
 
 
 def _candidates(snapshot: Snapshot, files: Predicate | None) -> list[Add]:
