@@ -214,7 +214,8 @@ def _open(
 ) -> Any:
     """Return a `RawDeltaTable` of the workspace in `folder`, which sees `guests`."""
     protocol = visible_protocol(snapshot.protocol, snapshot.metadata)
-    actions = [protocol, snapshot.metadata, *(guest.seen for guest in guests)]
+    seen = [guest.seen for guest in guests]
+    actions: list[Action] = [protocol, snapshot.metadata, *seen]
     files.bring(dict(chain.from_iterable(g.files for g in guests)), folder)
     return open_private(folder, {snapshot.version: actions})._table
 
