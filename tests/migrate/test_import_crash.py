@@ -126,7 +126,7 @@ def test_import_that_another_took_over_stops(
             finished.append(True)
             import_table(store, catalog, table="t")
 
-    with pytest.raises(MirrorError, match="another process imports the table"):
+    with pytest.raises(MirrorError, match="another process has taken over the import"):
         import_table(store, catalog, table="t", progress=overtake)
 
     assert_same_history(catalog, "t", store, first=4)

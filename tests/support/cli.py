@@ -27,11 +27,15 @@ class Cli:
 
     def __call__(self, *words: str, code: int = 0, stdin: str | None = None) -> Result:
         """Run it; `code` is the exit code that is expected."""
-        given = ["--catalog", self.uri] if self.uri else []
-        env = {"DELTASQL_CATALOG": None}
-        result = CliRunner().invoke(cli, [*given, *words], env=env, input=stdin)
+        result = self.invoke(*words, stdin=stdin)
         assert result.exit_code == code, (words, result.output, result.exception)
         return result
+
+    def invoke(self, *words: str, stdin: str | None = None) -> Result:
+        """Run it, whatever its exit code."""
+        given = ["--catalog", self.uri] if self.uri else []
+        env = {"DELTASQL_CATALOG": None}
+        return CliRunner().invoke(cli, [*given, *words], env=env, input=stdin)
 
     def json(self, *words: str, code: int = 0) -> Any:
         """What it answers as JSON."""

@@ -216,6 +216,6 @@ def test_location_of_another_table_is_refused(tmp_path: Path) -> None:
     place = f"deltasql://sqlite/{tmp_path}/meta.db?location={tmp_path}/here"
     dk.write_deltalake(f"{place}&table=a", pa.table({"id": [1]}))
 
-    with pytest.raises(TableExistsError, match="belongs to table a"):
+    with pytest.raises(TableExistsError, match="is already used by table a"):
         dk.write_deltalake(f"{place}&table=b", pa.table({"id": [2]}), mode="append")
     assert len(list((tmp_path / "here").glob("*.parquet"))) == 1

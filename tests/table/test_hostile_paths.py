@@ -1,6 +1,7 @@
 """Hostile logs: nothing outside the location is read, made or deleted."""
 
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -381,6 +382,48 @@ def test_live_file_behind_a_link_of_the_table_is_not_vacuumed(
     for full in (False, True):
         assert ours.vacuum(dry_run=False, full=full, **ANY_AGE) == []
     assert queried(catalog_uri) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["ours", "ours by a link", "unpublished", "plain"])
+def test_full_vacuum_leaves_a_table_below_the_location(
+    catalog_uri: str, tmp_path: Path, kind: str
+) -> None:
+    uri = f"{uri_of(catalog_uri)}&location={tmp_path}/outer"
+    dk.write_deltalake(uri, pa.table({"x": [1]}))
+    (tmp_path / "way").symlink_to(tmp_path / "outer")
+    inner = tmp_path / ("way" if kind == "ours by a link" else "outer") / "inner"
+    other = f"{uri_of(catalog_uri)}_inner&location={inner}"
+    write = deltalake.write_deltalake if kind == "plain" else dk.write_deltalake
+    write(str(inner) if kind == "plain" else other, pa.table({"x": [2]}))
+    if kind == "unpublished":
+        shutil.rmtree(inner / "_delta_log")
+    (file,) = inner.glob("*.parquet")
+    aged(file)
+    aged(Path(shutil.copy(file, tmp_path / "outer" / "stray.parquet")))
+
+    deleted = dk.DeltaTable(uri).vacuum(**ALL)
+
+    assert deleted == ["stray.parquet"]
+    assert len(list(inner.glob("*.parquet"))) == 1
+
+
+def test_manifests_behind_a_link_are_not_deleted(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    others = tmp_path / "others"
+    others.mkdir()
+    (others / "note").write_text("theirs")
+    uri = f"{uri_of(catalog_uri)}&location={tmp_path}/outer"
+    dk.write_deltalake(uri, pa.table({"x": [1]}))
+    manifests = tmp_path / "outer" / "_symlink_format_manifest"
+    manifests.mkdir()
+    (manifests / "link").symlink_to(others)
+    (manifests / "stale").touch()
+
+    dk.DeltaTable(uri).generate()
+
+    assert (others / "note").read_text() == "theirs"
+    assert [file.name for file in manifests.iterdir()] == ["manifest"]
 
 
 @pytest.mark.parametrize("by_link", [False, True])

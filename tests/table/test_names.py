@@ -1,6 +1,8 @@
 """A URI is never taken for a table's name, and no table gets a name like a URI."""
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,7 @@ from delkalakedb.model.log import Staged
 from delkalakedb.settings.uri import format_uri, parse_uri
 from delkalakedb.write.committer import commit
 from tests.support.actions import create, metadata, protocol
+from tests.support.cli import Cli
 
 ROWS = pa.table({"x": [1]})
 SECRET = "hunter2"
@@ -157,3 +160,38 @@ def test_name_with_a_colon_is_no_uri(catalog_uri: str) -> None:
         dk.write_deltalake(table(catalog_uri, name), ROWS)
     with dk.connect(catalog_uri) as catalog:
         assert {t.name for t in catalog.tables()} == set(names)
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_commands_do_not_show_a_uri_given_as_a_name(
+    catalog_uri: str, tmp_path: Path, uri: str
+) -> None:
+    deltalake.write_deltalake(str(tmp_path / "plain"), ROWS)
+    cli = Cli(catalog_uri)
+
+    for command in (
+        ["import", str(tmp_path / "plain"), "--name", uri],
+        ["convert", str(tmp_path / "plain"), "--name", uri],
+        ["create", uri, "--schema", "x long"],
+        ["describe", uri],
+    ):
+        done = cli.invoke(*command)
+        assert done.exit_code
+        assert SECRET not in done.output
+
+
+@pytest.mark.parametrize("output", ["text", "json", "csv"])
+def test_table_that_an_older_version_called_by_a_uri_is_shown_without_its_password(
+    tmp_path: Path, output: str
+) -> None:
+    catalog_uri = f"deltasql://sqlite/{tmp_path}/meta.db"
+    dk.write_deltalake(table(catalog_uri, "t"), ROWS)
+    dk.close()
+    with closing(sqlite3.connect(tmp_path / "meta.db")) as database, database:
+        database.execute("UPDATE dl_tables SET name = ?", (URIS[0],))
+    cli = Cli(catalog_uri)
+
+    for command in (["tables"], ["verify"], ["mirror", "status"], ["stats"]):
+        done = cli.invoke("--output", output, *command)
+        assert "elsewhere" in done.output
+        assert SECRET not in done.output

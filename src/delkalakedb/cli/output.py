@@ -14,6 +14,7 @@ from itertools import islice, zip_longest
 from typing import IO, Any, Literal
 
 from delkalakedb.model.times import format_ms
+from delkalakedb.settings import redact
 
 FORMATS = ("text", "json", "csv")
 # records; the columns of so many are aligned with each other
@@ -34,16 +35,15 @@ class Output:
         if self.kind == "text":
             _write_text(rows, columns, self.stream, as_named=False)
         else:
-            self.records(rows, columns)
+            self._write(rows, columns)
 
     def records(self, records: Iterable[Record], columns: Sequence[str]) -> None:
         """Write records; text and CSV show `columns`, in that order."""
-        write = {"json": _write_json, "csv": _write_csv, "text": _write_text}
-        write[self.kind](records, columns, self.stream)
+        self._write(map(_masked, records), columns)
 
     def record(self, record: Record, columns: Sequence[str] | None = None) -> None:
         """Write one record: as text a line for each column, as JSON one object."""
-        shown = list(record) if columns is None else columns
+        record, shown = _masked(record), list(record) if columns is None else columns
         if self.kind == "json":
             self.stream.write(_json(record, indent=2) + "\n")
         elif self.kind == "csv":
@@ -57,6 +57,16 @@ class Output:
             self.stream.writelines(f"{line}\n" for line in lines)
         else:
             self.records(({key: line} for line in lines), [key])
+
+    def _write(self, records: Iterable[Record], columns: Sequence[str]) -> None:
+        write = {"json": _write_json, "csv": _write_csv, "text": _write_text}
+        write[self.kind](records, columns, self.stream)
+
+
+def _masked(record: Record) -> Record:
+    """Mask a password in a table's name, which older versions accepted as a URI."""
+    uris = {k: v for k in ("name", "table") if "://" in str(v := record.get(k))}
+    return {**record, **{k: redact(str(v)) for k, v in uris.items()}}
 
 
 def plain(value: Any) -> Any:

@@ -18,11 +18,18 @@ from delkalakedb.catalog.read import Head, SqlTxnLogReader, Upkeep
 from delkalakedb.clock import now_ms
 from delkalakedb.errors import DeltaError, VersionNotFoundError
 from delkalakedb.model.actions import Metadata
-from delkalakedb.model.paths import Inside, Outside, key_inside, log_paths, resolve_path
+from delkalakedb.model.paths import (
+    LOG,
+    Inside,
+    Outside,
+    key_inside,
+    log_paths,
+    resolve_path,
+)
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.vectors import vector_paths
-from delkalakedb.storage import Store
+from delkalakedb.storage import Store, real_location
 from delkalakedb.telemetry import log_event
 
 _log = logging.getLogger("delkalakedb.vacuum")
@@ -113,22 +120,27 @@ class Vacuum:
 
     def _listed(self, upkeep: Upkeep) -> dict[str, int]:
         """Return the files in the store that are old enough to be deleted."""
-        may_delete = self._filter(upkeep)
+        may_delete, files = self._filter(upkeep), list(self.store.list_own())
+        # A folder with a log is another Delta table.
+        logs = {file.path.partition(f"/{LOG}/") for file in files}
+        others = tuple(f"{folder}/" for folder, log, _ in logs if log)
         return {
             file.path: file.size_bytes
-            for file in self.store.list_own()
+            for file in files
             if file.last_modified_ms <= upkeep.cutoff_ms
             and not file.is_link
+            and not file.path.startswith(others)
             and may_delete(file.path)
         }
 
     def _filter(self, upkeep: Upkeep) -> Callable[[str], bool]:
         """Return a test for paths that may be data of this table."""
-        above = f"{upkeep.head.location}/"
+        above = f"{real_location(upkeep.head.location)}/"
+        locations = (real_location(table.location) for table in self.catalog.tables())
         others = tuple(
-            f"{unquote(table.location.removeprefix(above))}/"
-            for table in self.catalog.tables()
-            if table.location.startswith(above)
+            f"{unquote(location.removeprefix(above))}/"
+            for location in locations
+            if location.startswith(above)
         )
         columns = _folder_names(upkeep.head.metadata)
         return lambda path: (

@@ -37,7 +37,7 @@ from delkalakedb.mirror.publisher import (
 from delkalakedb.mirror.verify import Report, verify_table
 from delkalakedb.model.paths import LOG
 from delkalakedb.model.rules.protocol import is_fenced
-from delkalakedb.storage import ObjectMeta, Store, open_store
+from delkalakedb.storage import ObjectMeta, Store, open_store, real_location
 
 # Attempts to forget a table at the version that was verified.
 _ATTEMPTS = 10
@@ -196,7 +196,9 @@ def list_objects(
     """
     catalog.log(name).head().check_ours()
     location = catalog.table(name).location
-    below = [t.name for t in catalog.tables() if _is_below(t.location, location)]
+    real = real_location(location)
+    tables = [t for t in catalog.tables() if t.name != name]
+    below = [t.name for t in tables if _is_below(real_location(t.location), real)]
     if below:
         raise DeltaError(
             f"{name}: its files can't be deleted, because {', '.join(below)} "
@@ -219,7 +221,7 @@ def _listed(location: str, options: _Options) -> list[ObjectMeta]:
 
 
 def _is_below(location: str, above: str) -> bool:
-    return location != above and location.startswith(f"{above.rstrip('/')}/")
+    return location.startswith(f"{above.rstrip('/')}/")
 
 
 def _forget(

@@ -17,7 +17,8 @@ else:
             "base": "ObjectMeta ObjectNotFoundError Store is_of_store plain_words",
             "local": "sync_path",
             "location": (
-                "canonical_location file_places file_uris local_folder resolve_readable"
+                "canonical_location file_places file_uris local_folder real_location "
+                "resolve_readable"
             ),
             "log": "FileTxnLogReader",
             "store": "is_secret open_store",

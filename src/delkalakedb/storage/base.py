@@ -112,9 +112,9 @@ class Store(ABC):
         With `start_after`, only objects whose path comes after it are listed.
         """
 
-    def list_own(self) -> Iterator[ObjectMeta]:
-        """Yield the objects below the location; symbolic links aren't followed."""
-        return self.list()
+    def list_own(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """Yield the objects below `prefix`; symbolic links aren't followed."""
+        return self.list(prefix)
 
     def behind_links(self, paths: Iterable[str]) -> Iterator[str]:
         """Yield the real path of each path that leads through a symbolic link.

@@ -96,10 +96,11 @@ class LocalStore(Store):
             above = f"{prefix}/" if prefix else ""
             yield from _walk(self._root / prefix, above, start_after or "")
 
-    def list_own(self) -> Iterator[ObjectMeta]:
-        """Yield the files and links below the folder, but nothing behind a link."""
-        with self._errors(""):
-            yield from _walk(self._root, "", "", follow=False)
+    def list_own(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """Yield the files and links below `prefix`, but nothing behind a link."""
+        with self._errors(prefix):
+            above = f"{prefix}/" if prefix else ""
+            yield from _walk(self._root / prefix, above, "", follow=False)
 
     def behind_links(self, paths: Iterable[str]) -> Iterator[str]:
         """Yield the real path, if below the folder, of each path through a link."""

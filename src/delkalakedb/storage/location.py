@@ -39,6 +39,12 @@ def local_folder(location: str) -> str | None:
     return _unquoted(parts.path) if parts.scheme == "file" else None
 
 
+def real_location(location: str) -> str:
+    """Return a location without symbolic links; only a local disk has links."""
+    folder = local_folder(location)
+    return location if folder is None else _local_url(os.path.realpath(folder))
+
+
 def _local_url(path: str) -> str:
     return f"file://{log_path(os.path.abspath(path))}"
 

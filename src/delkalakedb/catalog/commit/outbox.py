@@ -504,7 +504,7 @@ def taking(
         early: take the lease even if the next attempt is postponed after a failure.
         settling: take the lease even if the table is diverged or held.
         forsaken: a holder that has ended, whose lease is free before its term ends.
-        token: identifies the lease for `releasing_lost`; random by default.
+        token (str): identifies the lease for `releasing_lost`; random by default.
     """
     params: dict[str, object] = {
         "name": name,

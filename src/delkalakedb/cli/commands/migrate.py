@@ -117,6 +117,7 @@ def _places(
     options: dict[str, str] | None,
 ) -> list["Place"]:
     from delkalakedb.catalog.load import find_table_at
+    from delkalakedb.catalog.read import check_name
     from delkalakedb.errors import DeltaError
     from delkalakedb.migrate import Place, find_places, name_of
     from delkalakedb.storage import open_store
@@ -126,6 +127,8 @@ def _places(
         if not found:
             raise DeltaError(f"{location}: there is no Delta table below this folder")
         return found
+    if name is not None:
+        check_name(name)
     store = open_store(location, options)
     given = name or find_table_at(catalog, store.url) or name_of(location)
     return [Place(given, store)]

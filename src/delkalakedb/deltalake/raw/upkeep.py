@@ -215,8 +215,8 @@ def generate(table: SqlRawTable) -> None:
         manifests["/".join([_MANIFESTS, *path.split("/")[:-1]])].append(uri)
     for folder, uris in manifests.items():
         store.put(f"{folder}/manifest", "".join(f"{u}\n" for u in uris).encode())
-    stale = {file.path for file in store.list(_MANIFESTS)}
-    store.delete_many(stale - {f"{folder}/manifest" for folder in manifests})
+    stale = {file.path for file in store.list_own(_MANIFESTS)}
+    store.delete_own(stale - {f"{folder}/manifest" for folder in manifests})
 
 
 def _version_of(table: SqlRawTable, target: int | str) -> int:
