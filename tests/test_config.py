@@ -444,7 +444,50 @@ def test_keywords_come_before_settings() -> None:
 
 def test_settings_of_another_kind_are_refused() -> None:
     assert "must be a Settings or a dictionary" in refusal(settings=3)
-    assert "unknown key pool.mode" in refusal(pool=MirrorSettings(mode="external"))
+    assert "must be a Settings or a dictionary" in refusal(settings=PoolSettings())
+    for given in (MirrorSettings(), MirrorSettings(mode="external"), Settings()):
+        assert refusal(pool=given) == (
+            "pool, from an argument, must be a PoolSettings or a dictionary, not a "
+            f"{type(given).__name__}"
+        )
+    message = refusal(mirror={"retry": PoolSettings()})
+    assert "mirror.retry, from an argument, must be a RetrySettings or" in message
+
+
+def test_uri_comes_before_the_environment_that_settings_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_POOL__SIZE", "7")
+    monkeypatch.setenv("DELKALAKEDB_MIRROR__RETRY__BACKOFF_MAX", "60")
+    uri = "deltasql://sqlite/m.db?pool_size=9"
+    retry = {"retry": RetrySettings(backoff_initial=2)}
+    given = Settings(pool=PoolSettings(connect_timeout=3), mirror=retry)
+    settings = load_settings(uri, settings=given)
+
+    assert (given.pool.size, given.mirror.retry.backoff_max) == (7, 60)
+    assert (settings.pool.size, settings.pool.connect_timeout) == (9, 3)
+    assert load_settings(uri, settings=Settings()).pool.size == 9
+    assert load_settings(settings=given) == given
+
+
+def test_refused_argument_of_settings_is_named_with_what_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ConfigError, match=r"unknown key pol, from an arg.*pool\.size"):
+        Settings(pol=1)
+    with pytest.raises(ConfigError, match=r"unknown key pool\.sise, .*pool.size"):
+        Settings(pool={"sise": 1})
+    with pytest.raises(ConfigError, match=r"pool, from an argument, must be a PoolSet"):
+        Settings(pool=MirrorSettings())
+    with pytest.raises(
+        ConfigError, match=r"pool\.size, from an argument, must be a wh"
+    ):
+        Settings(pool={"size": 0})
+    monkeypatch.setenv("DELKALAKEDB_POOL__SIZE", "many")
+    with pytest.raises(
+        ConfigError, match=r"environment variable DELKALAKEDB_POOL__SIZE"
+    ):
+        Settings()
 
 
 def test_keywords_of_connect_are_the_keys() -> None:

@@ -116,6 +116,10 @@ def test_unconfigured_application_sees_nothing() -> None:
         f"https://a.blob/c?sv=1&sig={SECRET}&se=2",
         f"s3://key:9/{SECRET}@bucket/path",
         f"http://me:{SECRET}@proxy:3128/",
+        f"token:{SECRET} x",
+        f"{{'api_key': '{SECRET}'}}",
+        f"X-Amz-Security-Token: {SECRET}",
+        f"Authorization: Bearer {SECRET}",
         *(
             f"{name}={SECRET}"
             for name in (
@@ -150,6 +154,11 @@ def test_redaction_hides_the_secret_only(text: str) -> None:
         "http://localhost:9000/bucket/a@b",
         "orders: version 7, WRITE, +3 -1 files",
         "token: the catalog has no such table",
+        "api_token: version 3 is committed but not published yet",
+        "file:///lake/api_token: [Errno 17] File exists",
+        "add //etc/passwd: it isn't a file",
+        "column password: string",
+        "api_key: 'x' isn't a column",
         "the scheme must be deltasql, as in deltasql://postgres/user:password@host:5432"
         "/database/schema/table or deltasql://sqlite/file.db?table=name",
         "deltasql://postgres/[[user[:password]@]host[:port]/]database[/schema[/table]]",

@@ -131,7 +131,7 @@ def test_write_makes_none_where_the_schema_must_be_there(
 ) -> None:
     monkeypatch.setenv("DELKALAKEDB_SQL__SCHEMA", "error")
 
-    with pytest.raises(CatalogNotFoundError, match=r"sql\.schema = error"):
+    with pytest.raises(CatalogNotFoundError, match=r"make it with `deltasql init`$"):
         dk.write_deltalake(table_uri, pa.table({"x": [1]}))
     assert things(new_catalog_uri, tmp_path) == []
 

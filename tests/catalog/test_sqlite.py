@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import delkalakedb as dk
@@ -216,6 +217,47 @@ def test_files_in_a_folder_that_may_not_be_written_are_read_whole(
     assert seen == ["t"]
     assert (kind, "meta.db" in text) == ("CatalogUnavailableError", True), text
     assert {file.name: file.read_bytes() for file in public.iterdir()} == before
+
+
+def test_version_that_is_not_published_is_scanned_without_rights(public: Path) -> None:
+    uri = f"deltasql://sqlite/{public}/meta.db"
+    rows = pa.table({"x": [1, 2]})
+    dk.write_deltalake(f"{uri}?table=t", rows)
+    with (
+        dk.connect(uri, mirror={"mode": "external"}) as catalog,
+        dk.transaction(catalog) as tx,
+    ):
+        tx.write("t", rows, mode="append")
+    dk.close()
+    for file in public.rglob("*"):
+        file.chmod(0o555 if file.is_dir() else 0o444)
+    public.chmod(0o555)
+
+    assert run_python(SCANNED.format(uri=f"{uri}?table=t")) == "4 4\n"
+    assert not [*public.rglob("*1.json")]
+
+
+# A process of a user who may write nowhere, and who may not read Python's own files.
+SCANNED = """
+import os, tempfile
+import pyarrow as pa
+import delkalakedb as dk
+
+def counts(uri):
+    table = dk.DeltaTable(uri)
+    asked = dk.QueryBuilder().register("t", table).execute("select * from t")
+    return pa.table(table.scan()).num_rows, pa.table(asked).num_rows
+
+with tempfile.TemporaryDirectory() as folder:
+    other = f"deltasql://sqlite/{{folder}}/meta.db?table=t"
+    dk.write_deltalake(other, pa.table({{"x": [1]}}))
+    counts(other)
+    dk.close()
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+print(*counts({uri!r}))
+"""
 
 
 # A process that drops dead.

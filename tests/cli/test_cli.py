@@ -181,6 +181,7 @@ def test_every_command_says_that_there_is_no_catalog_and_makes_none(
         result = Cli(uri)(*words, code=3)
         assert f"there is no catalog at {parse_uri(uri)}" in result.output, command
         assert "deltasql init" in result.output
+        assert "sql.schema" not in result.output, command
         shutil.rmtree(folder)
         assert list(tmp_path.iterdir()) == [], command
 

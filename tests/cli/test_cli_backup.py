@@ -186,6 +186,24 @@ def test_damaged_backup_leaves_the_catalog_as_it_is(
     append(deltasql, 4)
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
+def test_failed_restore_creates_no_database(
+    deltasql: Cli, engine: str, file: Path, tmp_path: Path
+) -> None:
+    deltasql("backup", str(file))
+    (tmp_path / "damaged").write_bytes(file.read_bytes()[:5000])
+    folder = tmp_path / "new"
+    folder.mkdir()
+    elsewhere = Cli(f"deltasql://{engine}/{folder}/meta.db")
+
+    elsewhere("restore-catalog", str(tmp_path / "damaged"), code=5)
+    elsewhere("restore-catalog", str(file), "--dry-run")
+    assert list(folder.iterdir()) == []
+    elsewhere("restore-catalog", str(file))
+    assert [path.name for path in folder.iterdir()] == ["meta.db"]
+    assert ids(elsewhere) == [1, 2, 3]
+
+
 def test_backup_with_rows_that_contradict_each_other_is_refused(
     deltasql: Cli, file: Path
 ) -> None:

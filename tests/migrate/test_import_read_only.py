@@ -185,6 +185,7 @@ def test_every_writer_is_refused_by_the_name_of_the_feature(
             uri, schema=pa.schema([("a", pa.int64())]), mode="overwrite"
         ),
         "cleanup": lambda: table.cleanup_metadata(),
+        "generate": lambda: table.generate(),
         "compact log": lambda: table._table.compact_logs(0, 1),
         "fence": lambda: dk.mirror.fence(uri),
         "cut over": lambda: dk.cut_over(uri),

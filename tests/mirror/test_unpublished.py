@@ -1,5 +1,6 @@
 """A commit that stands but couldn't be published: the caller gets to know."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -81,6 +82,24 @@ def test_caller_is_warned_with_the_reason_and_what_comes_next(
     mend_log(log)
     (status,) = dk.mirror.run(uri, once=True)
     assert (status.state, status.published_version) == ("published", 2)
+
+
+def test_table_named_like_a_secret_is_warned_of_in_full(
+    catalog_uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = uri_of(catalog_uri, "api_token")
+    dk.write_deltalake(uri, ROWS)
+    break_log(table := dk.DeltaTable(uri))
+
+    with told() as warned, caplog.at_level("INFO", "delkalakedb"):
+        table.delete()
+
+    (warning,) = warned
+    formatter = dk.JsonFormatter()
+    lines = [json.loads(formatter.format(record)) for record in caplog.records]
+    texts = [str(warning), *(line["message"] for line in lines)]
+    assert any(text.startswith("api_token: version 1,") for text in texts)
+    assert all("***" not in text for text in texts)
 
 
 def test_each_table_is_warned_of_once(catalog_uri: str) -> None:

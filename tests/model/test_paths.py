@@ -199,6 +199,22 @@ def test_action_that_leaves_the_location_is_refused(
         check_inside([action], LOCATION)
 
 
+@pytest.mark.parametrize("path", ["", ".", "s/..", f"../{LOCATION.rpartition('/')[2]}"])
+def test_new_file_at_the_location_itself_is_refused(path: str) -> None:
+    change = Cdc(path=path, partition_values={}, size=1, data_change=False)
+    for action in (add(path), change):
+        with pytest.raises(ProtocolError, match="and not a file below the location"):
+            check_inside([action], LOCATION, outside_files=True)
+    check_inside([Remove(path=path, data_change=True)], LOCATION)
+
+
+@pytest.mark.parametrize("path", ["%FF.parquet", "s/a%C3.parquet", "/lake/a%20t/%FF"])
+def test_new_file_whose_name_is_not_utf_8_is_refused(path: str) -> None:
+    with pytest.raises(ProtocolError, match=r"the file's name isn't valid UTF-8"):
+        check_inside([add(path)], "/lake/a t", outside_files=True)
+    check_inside([Remove(path=path, data_change=True), add("%C3%BC")], "/lake/a t")
+
+
 def test_absolute_path_alone_is_taken_when_that_is_asked() -> None:
     taken = [action for action in HOSTILE if _is_taken(action, outside_files=True)]
 

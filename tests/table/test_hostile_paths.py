@@ -189,6 +189,36 @@ def test_import_and_adopt_refuse_what_leaves_the_location(
     assert [found.name for found in catalog.tables()] == ["t"]
 
 
+NO_FILES = {
+    "%FF.parquet": "isn't valid UTF-8",
+    "a%00b.parquet": "not a file below",
+    "../t": "not a file below",
+    "": "not a file below",
+}
+
+
+@pytest.mark.parametrize("path", NO_FILES)
+def test_add_that_can_be_no_file_is_refused_at_each_door(
+    places: Iterator[HostileTable], catalog: dk.Catalog, catalog_uri: str, path: str
+) -> None:
+    good, bad = next(places), next(places)
+    good.begin()
+    dk.import_table(str(good.folder), uri_of(catalog_uri))
+    action = hostile_actions(path)["add"]
+    other = uri_of(catalog_uri).replace("table=t", "table=bad")
+
+    with pytest.raises(ProtocolError, match=f"t: add .*{NO_FILES[path]}"):
+        attempt(catalog, action)
+    good.commit(action)
+    with pytest.raises(ProtocolError, match=f"can't be adopted: .*{NO_FILES[path]}"):
+        dk.mirror.adopt(uri_of(catalog_uri))
+    bad.begin()
+    bad.commit(action)
+    with pytest.raises(ProtocolError, match=f"can't be imported: .*{NO_FILES[path]}"):
+        dk.import_table(str(bad.folder), other)
+    assert [found.name for found in catalog.tables()] == ["t"]
+
+
 def test_import_of_a_checkpoint_refuses_what_leaves_the_location(
     table: HostileTable, catalog_uri: str
 ) -> None:

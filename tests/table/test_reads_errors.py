@@ -11,7 +11,11 @@ import pytest
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 import delkalakedb as dk
-from delkalakedb.errors import CatalogError, CatalogUnavailableError
+from delkalakedb.errors import (
+    CatalogError,
+    CatalogUnavailableError,
+    StorageError,
+)
 from delkalakedb.settings.uri import format_uri, parse_uri
 
 NOBODY = 65534
@@ -159,6 +163,24 @@ def test_catalog_in_a_folder_without_permission_is_no_absent_table(engine: str) 
         finally:
             os.seteuid(user)
             os.chmod(folder, 0o700)
+
+
+def test_missing_data_file_is_named_in_plain_words_with_advice(uri: str) -> None:
+    table = dk.DeltaTable(uri)
+    (file,) = table.file_uris()
+    Path(file.removeprefix("file://")).unlink()
+
+    for read in (table.to_pyarrow_table, table.to_pyarrow_dataset().to_table):
+        with pytest.raises(StorageError) as caught:
+            read()
+        error = caught.value
+        assert isinstance(error, FileNotFoundError)
+        assert str(error).startswith("t: read version 0: there is no file file:///")
+        assert Path(file).name in str(error)
+        assert "repair()" in str(error)
+        for text in (str(error), str(error.__cause__)):
+            assert text.isascii()
+            assert text.isprintable()
 
 
 def test_uri_without_a_table_says_so(catalog_uri: str) -> None:

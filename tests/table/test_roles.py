@@ -72,6 +72,14 @@ def rows(*values: int) -> pa.Table:
     return pa.table({"x": list(values)})
 
 
+def append_unpublished(uri: str, more: pa.Table) -> None:
+    with (
+        dk.connect(uri, mirror={"mode": "external"}) as catalog,
+        dk.transaction(catalog) as tx,
+    ):
+        tx.write("t", more, mode="append")
+
+
 def check_doctor(uri: str, insert: str, create: bool = False) -> None:
     checks = {c.check: c for c in examine(parse_uri(uri), settings(uri))}
     assert [c for c in checks.values() if c.state != "ok"] == []
@@ -89,6 +97,9 @@ def read_all(uri: str, count: int) -> None:
         assert len(catalog.snapshot("t").history()) == catalog.table("t").version + 1
     table = dk.DeltaTable(named(uri, "t"))
     assert table.to_pyarrow_table().num_rows == count
+    assert pa.table(table.scan()).num_rows == count
+    counted = dk.QueryBuilder().register("t", table).execute("select count(*) n from t")
+    assert pa.table(counted)["n"].to_pylist() == [count]
     assert table.file_uris()
     assert dk.DeltaTable(named(uri, "t"), version=0).version() == 0
     assert dk.mirror.status(uri)
@@ -144,6 +155,23 @@ def test_reader_reads_and_changes_nothing(
         with pytest.raises(CatalogPermissionError, match=r"docs/postgres\.md"):
             write()
     assert sorted(tmp_path.rglob("*")) == files
+
+
+def test_reader_scans_a_version_that_is_not_published(
+    roles: Callable[[str], str], tmp_path: Path
+) -> None:
+    writer = roles("writer")
+    changes = {"delta.enableChangeDataFeed": "true"}
+    dk.write_deltalake(named(writer, "t"), rows(1, 2), configuration=changes)
+    append_unpublished(writer, rows(3))
+    files = sorted(tmp_path.rglob("*"))
+
+    read_all(roles("reader"), 3)
+    table = dk.DeltaTable(named(roles("reader"), "t"))
+    assert pa.table(table.load_cdf(1))["x"].to_pylist() == [3]
+
+    assert sorted(tmp_path.rglob("*")) == files
+    assert dk.mirror.status(writer)[0].published_version == 0
 
 
 def test_reconciler_publishes_and_writes_no_rows(roles: Callable[[str], str]) -> None:
@@ -205,12 +233,17 @@ def test_replica_is_read_and_says_what_it_is(tmp_path: Path) -> None:
             while not admin.execute(found).fetchall():
                 time.sleep(0.05)
         read_all(there, 1)
+        append_unpublished(uri, rows(2))
+        while dk.DeltaTable(named(there, "t")).version() == 0:
+            time.sleep(0.05)
+        read_all(there, 2)
         with pytest.raises(CatalogPermissionError, match="replica"):
             dk.write_deltalake(named(there, "t"), rows(2), mode="append")
         check_doctor(there, "a replica only reads")
         with psycopg.connect(copy.dsn("postgres"), autocommit=True) as admin:
             admin.execute("SELECT pg_wal_replay_pause()")
-        dk.write_deltalake(named(uri, "t"), rows(2), mode="append")
+        dk.write_deltalake(named(uri, "t"), rows(3), mode="append")
+        read_all(there, 2)
         assert dk.verify(named(uri, "t"), deep=True).ok
         for deep in (False, True):
             assert dk.verify(named(there, "t"), deep=deep).ok

@@ -16,7 +16,7 @@ from deltalake.schema import PrimitiveType
 from deltalake.table import TableFeatures
 
 import delkalakedb as dk
-from delkalakedb.errors import DeltaError
+from delkalakedb.errors import DeltaError, StorageError
 from delkalakedb.settings.uri import parse_uri
 from delkalakedb.storage import open_store
 from tests.support.s3_tables import (
@@ -162,6 +162,11 @@ def test_vacuum_and_restore_change_what_is_on_s3(twins: S3Twins) -> None:
 def test_repair_takes_out_what_is_gone_from_s3(twins: S3Twins) -> None:
     (gone,) = (path for path in twins.paths() if path.startswith("city=c/"))
     open_store(twins.location, twins.options).delete(gone)
+    with pytest.raises(
+        StorageError, match=rf": there is no file s3://.*{gone}"
+    ) as told:
+        twins.ours.to_pyarrow_table()
+    assert isinstance(told.value, FileNotFoundError)
 
     dry = twins.ours.repair(dry_run=True)
     assert twins.ours.repair() == {**dry, "dry_run": False}

@@ -1,7 +1,8 @@
 """deltalake's own handles on tables of a catalog, for scans by delta-rs.
 
 A handle is opened on the published log. If delta-rs can't open that log at the version,
-the handle is opened on a private log in a temporary folder. The private log has the
+or the version isn't published and can't be, the handle is opened on a private log in a
+temporary folder. The private log has the
 protocol without features that don't concern files, the metadata, and the files, through
 a link to the table's folder. Nothing is committed to either log.
 """
@@ -26,7 +27,8 @@ from delkalakedb.catalog import (
 )
 from delkalakedb.catalog.read import add_from_row
 from delkalakedb.errors import (
-    DeltaError,
+    CatalogError,
+    DeltalakeDBError,
     ProtocolError,
     StorageError,
     VersionNotFoundError,
@@ -129,21 +131,37 @@ def open_real(
     # delta-rs doesn't find every file whose path isn't in its shortest form.
     odd = has_odd_paths(snapshot) and local_folder(table.location) is not None
     if ratified and not odd and LOG_ONLY.isdisjoint(features):
-        if catalog.mirror_state(table.name)[0] < version:
-            publish(catalog, table.name, storage_options)
-        options = dict(storage_options or {})
-        location = canonical_location(table.location)
-        what = f"{table.name}: open version {version}"
         try:
-            with explained(what, Path(local_folder(location) or location), location):
-                opened = deltalake.DeltaTable(table.location, version, options)
-        except DeltaError:
-            # The log may have been cleaned up to a later version.
+            return _open_published(catalog, snapshot, storage_options)
+        except DeltalakeDBError:
+            # This role may not publish, or the log was cleaned up to a later version.
             if local_folder(table.location) is None:
                 raise
-        else:
-            return Real(version, location, opened._table)
     return _open_own(snapshot, [(version, _state(snapshot))])
+
+
+def _open_published(
+    catalog: Catalog, snapshot: Snapshot, storage_options: Mapping[str, str] | None
+) -> Real:
+    """Open a version in the published log, and publish the version if need be."""
+    table, version = snapshot.table, snapshot.version
+    location = canonical_location(table.location)
+    if catalog.mirror_state(table.name)[0] < version:
+        try:
+            publish(catalog, table.name, storage_options)
+        except CatalogError as error:
+            error.args = (
+                f"{table.name}: version {version} isn't published yet, and in "
+                f"{location} delta-rs can scan only what is published; publish it with "
+                f"`deltasql mirror run`, or read it with to_pyarrow_dataset(): {error}",
+            )
+            raise
+    what = f"{table.name}: open version {version}"
+    with explained(what, Path(local_folder(location) or location), location):
+        opened = deltalake.DeltaTable(
+            table.location, version, dict(storage_options or {})
+        )
+    return Real(version, location, opened._table)
 
 
 def open_changes(catalog: Catalog, snapshot: Snapshot, since: int) -> Real:

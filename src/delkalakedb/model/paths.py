@@ -172,7 +172,7 @@ def check_inside(
     outside_files: bool = False,
     hint: str = _CLONE,
 ) -> None:
-    """Raise `ProtocolError` if an action names a file outside a table's location.
+    """Raise `ProtocolError` if an action names no file below a table's location.
 
     Args:
         actions: the actions of a commit, or some of them.
@@ -182,13 +182,15 @@ def check_inside(
         outside_files: allow every absolute path, as a shallow clone has them.
         hint: what the error says to do about an absolute path.
 
-    A path that names no file, such as `.`, is allowed, because it can't be opened.
+    A remove may name what can't be a file, such as `.`, because it opens nothing.
     """
     for action in actions:
         if isinstance(action, Add | Remove | Cdc):
             for path in log_paths(action):
                 place = resolve_path(path, location)
                 if not _leaves(place, location):
+                    if not isinstance(action, Remove):
+                        _check_file(action, path, place, location)
                     continue
                 taken = outside_files or _is_had(action, path, had)
                 if not (place.absolute and taken):
@@ -202,11 +204,44 @@ def _leaves(place: Inside | Outside, location: str) -> TypeGuard[Outside]:
     return not f"{place.url}/".startswith(f"{_url(_root(location))}/")
 
 
+def _check_file(
+    action: Add | Cdc, path: str, place: Inside | Outside, location: str
+) -> None:
+    """Raise `ProtocolError` if there can be no file at a path within the location."""
+    what = _described(action, path)
+    if isinstance(place, Outside):
+        raise ProtocolError(
+            f"{what} {path!r}: this is the table's location {location}, or no path at "
+            "all, and not a file below the location; only a log that was tampered with "
+            "has such a path"
+        )
+    if not _is_utf8(place.path):
+        raise ProtocolError(
+            f"{what} {path}: the file's name isn't valid UTF-8; rewrite the file under "
+            "another name with the table's own writer"
+        )
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether a decoded path has no bytes that `surrogateescape` kept."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _described(action: Add | Remove | Cdc, path: str) -> str:
+    kind = type(action).__name__.lower()
+    return kind if path == action.path else f"deletion vector of {kind}"
+
+
 def _refusal(
     action: Add | Remove | Cdc, path: str, place: Outside, location: str, hint: str
 ) -> str:
-    kind = type(action).__name__.lower()
-    what = kind if path == action.path else f"deletion vector of {kind}"
+    what = _described(action, path)
     if not place.absolute:
         hint = "only a log that was tampered with has such a relative path"
     return redact(

@@ -1,7 +1,9 @@
 """The keys of the settings, with their types and defaults."""
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self, TypedDict
+import os
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, TypedDict, TypeGuard, Unpack
 
 from pydantic import (
     AfterValidator,
@@ -10,16 +12,18 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    ValidationError,
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
-    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
+from delkalakedb.errors import ConfigError, UriError
 from delkalakedb.settings.uri import (
     ENV_PREFIX,
     MAX_SECONDS,
@@ -28,7 +32,11 @@ from delkalakedb.settings.uri import (
     read_place,
 )
 
+ARGUMENT = "an argument"
 ENV_NESTED = "__"
+ENV_CONFIG = f"{ENV_PREFIX}CONFIG"
+_NO_SETTINGS = {ENV_CONFIG, f"{ENV_PREFIX}REGISTER"}
+_ENV_TEST = f"{ENV_PREFIX}TEST_"
 
 
 def _none_word(value: object) -> object:
@@ -204,6 +212,21 @@ class Settings(BaseSettings):
     data_path: Place = None
     catalog: CatalogUri = None
 
+    def __init__(self, **sections: Unpack["SettingsDict"]) -> None:
+        """Read the settings that aren't given from environment variables.
+
+        Only the settings that are given are in `model_fields_set`.
+        """
+        given = flatten(sections, ARGUMENT)
+        try:
+            super().__init__(**nest(given))
+        except ValidationError as error:
+            problem = explain(error, {**env_values(os.environ), **given})
+        else:
+            _keep_set(self, given)
+            return
+        raise ConfigError(problem)
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -214,9 +237,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources: arguments and environment variables, but no files."""
-        # A section given as an object sets only the keys that were set in it.
-        given = {name: as_given(v) for name, v in init_settings().items()}
-        return (InitSettingsSource(settings_cls, given), env_settings)
+        return (init_settings, env_settings)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -302,25 +323,137 @@ class SettingsDict(TypedDict, total=False):
     catalog: str | SecretStr | None
 
 
-def as_given(value: object) -> object:
-    """Return settings or a section as a dictionary of the keys that were set in it.
-
-    Any other value is returned unchanged.
-    """
-    if not isinstance(value, Settings | _Section):
-        return value
-    return value.model_dump(exclude_unset=True, by_alias=True)
+def as_given(value: Mapping[str, object] | BaseModel) -> Mapping[str, object]:
+    """Return settings or a section as a dictionary of the keys that were set in it."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_unset=True, by_alias=True)
+    return value
 
 
 def describe_keys() -> dict[str, FieldInfo]:
     """Return each key's field: its default and, as description, what it must be."""
-    return dict(_walk(Settings, ""))
+    fields = _walk(Settings, "")
+    return {key: info for key, info in fields if not _is_section(info.annotation)}
 
 
 def _walk(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the fields of a model and of its sections by dotted key."""
     for name, info in model.model_fields.items():
         key, kind = prefix + (info.alias or name), info.annotation
-        if isinstance(kind, type) and issubclass(kind, _Section):
+        yield key, info
+        if _is_section(kind):
             yield from _walk(kind, key + ".")
+
+
+def _is_section(kind: object) -> TypeGuard[type[_Section]]:
+    return isinstance(kind, type) and issubclass(kind, _Section)
+
+
+def _keep_set(model: BaseModel, given: Container[str], prefix: str = "") -> None:
+    """Remove from the fields that are set those that aren't given."""
+    for name, info in type(model).model_fields.items():
+        key, value = prefix + (info.alias or name), getattr(model, name)
+        kept = key in given
+        if isinstance(value, _Section):
+            _keep_set(value, given, key + ".")
+            kept = bool(value.model_fields_set)
+        if not kept:
+            model.model_fields_set.discard(name)
+
+
+_KEYS = describe_keys()
+_SECTIONS = {
+    key: info.annotation
+    for key, info in _walk(Settings, "")
+    if _is_section(info.annotation)
+}
+
+
+# ---- values by dotted key
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A setting's value, and the name of the source that has it."""
+
+    value: object
+    source: str
+
+
+Values = dict[str, Value]
+
+
+def env_values(env: Mapping[str, str]) -> Values:
+    """Return the settings among the variables of an environment."""
+    values: Values = {}
+    for name in env:
+        upper = name.upper()
+        ours = upper.startswith(ENV_PREFIX) and upper not in _NO_SETTINGS
+        if ours and not upper.startswith(_ENV_TEST):
+            key = upper.removeprefix(ENV_PREFIX).lower().replace(ENV_NESTED, ".")
+            values |= flatten({key: env[name]}, f"environment variable {name}")
+    return values
+
+
+def flatten(content: Mapping[str, object], source: str, prefix: str = "") -> Values:
+    """Return the values by dotted key; raise `ConfigError` for an unknown key."""
+    values: Values = {}
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if key in _KEYS:
+            values[key] = Value(value, source)
+        elif key not in _SECTIONS:
+            raise ConfigError(_unknown(key, source))
+        elif isinstance(value, _SECTIONS[key] | Mapping):
+            values |= flatten(as_given(value), source, key + ".")
+        elif isinstance(value, BaseModel):
+            raise ConfigError(
+                f"{key}, from {source}, must be a {_SECTIONS[key].__name__} or a "
+                f"dictionary, not a {type(value).__name__}"
+            )
         else:
-            yield key, info
+            raise ConfigError(f"{key}, from {source}, is a section: {_inside(key)}")
+    return values
+
+
+def _unknown(key: str, source: str) -> str:
+    section = key.rpartition(".")[0]
+    while section and section not in _SECTIONS:
+        section = section.rpartition(".")[0]
+    return f"unknown key {key}, from {source}; {_inside(section)}"
+
+
+def _inside(section: str) -> str:
+    prefix = f"{section}." if section else ""
+    names = (key for key in _KEYS if key.startswith(prefix))
+    return f"allowed: {', '.join(sorted(names))}"
+
+
+def nest(values: Values) -> dict[str, Any]:
+    """Return the values by section and name."""
+    nested: dict[str, Any] = {}
+    for key, item in values.items():
+        *sections, name = key.split(".")
+        place = nested
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = item.value
+    return nested
+
+
+def explain(error: ValidationError, values: Values) -> str:
+    """Return what is wrong with which of the values, with their sources."""
+    problems = error.errors(include_url=False, include_input=False)
+    return "; ".join(_explain(problem, values) for problem in problems)
+
+
+def _explain(problem: ErrorDetails, values: Values) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if key in values:
+        refused = f"{key}, from {values[key].source}, must be {_KEYS[key].description}"
+        cause = problem.get("ctx", {}).get("error")
+        return f"{refused}: {cause}" if isinstance(cause, UriError) else refused
+    # A rule between several keys, of which some were given and others have defaults.
+    given = (k for k in values if k.startswith(f"{key}."))
+    sources = ", ".join(f"{k} from {values[k].source}" for k in given)
+    return f"{key}: {problem['msg'].removeprefix('Value error, ')} ({sources})"

@@ -37,12 +37,18 @@ _HOSTLESS = re.compile(
     r":(?!\d+(?:[/?#]|$)|\*\*\*@)[^?#]*",
     re.IGNORECASE,
 )
-# Words that begin a sentence after a colon, as in an error about a table named `token`.
-_SENTENCE = r"(?:an?|can't|isn't|it|its|is|must|no|not|that|the|there|this)"
+_NAME = rf"(?:{'|'.join(SECRET_NAMES)})".replace("_", "[_-]")
+_VALUE = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&,;}]+)"
+# Pairs `key=value`, `key:value` and `"key": "value"`. `key: value` isn't one, because
+# an error about a table, a column or a file begins with its name and a colon.
 _NAMED = re.compile(
-    rf"\b(\w*(?:{'|'.join(SECRET_NAMES)}|sig|signature)[\"']?\s*"
-    rf"(?:=|:(?!\s+{_SENTENCE}\s))\s*)"
-    r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&,;}]+)",
+    rf"\b(\w*(?:{_NAME}|sig|signature)"
+    r"(?:[\"']?\s*=\s*|[\"']?:(?!\s)|[\"']\s*:\s*(?=[\"'])))"
+    rf"{_VALUE}",
+    re.IGNORECASE,
+)
+_HEADER = re.compile(
+    rf"\b(x-[\w-]*{_NAME}:\s+|authorization:\s+(?:basic|bearer)\s+)[^\s,;\"']+",
     re.IGNORECASE,
 )
 # The user and password in the example URIs that errors and help show.
@@ -61,7 +67,7 @@ _LONGEST = 300  # characters of a URI that an error shows
 
 
 def redact(text: str) -> str:
-    """Mask the passwords of all URLs and `password=...` pairs in a text.
+    """Mask the passwords of URLs, `password=...` pairs and secret headers in a text.
 
     The example URIs that errors and help show stay as they are.
     """
@@ -94,7 +100,7 @@ def redact_url(text: str) -> str:
 
 def _redact(text: str) -> str:
     text = _DELTASQL.sub(rf"\1:{MASK}@", text)
-    return _NAMED.sub(rf"\1{MASK}", redact_url(text))
+    return _HEADER.sub(rf"\1{MASK}", _NAMED.sub(rf"\1{MASK}", redact_url(text)))
 
 
 def redact_uri(text: str, parameters: Container[str]) -> str:

@@ -14,7 +14,10 @@ else:
     __getattr__, __dir__ = door(
         __name__,
         {
-            "base": "ObjectMeta ObjectNotFoundError Store is_of_store plain_words",
+            "base": (
+                "ObjectMeta ObjectNotFoundError Store is_of_store lacks_place "
+                "plain_words"
+            ),
             "local": "sync_path",
             "location": (
                 "canonical_location file_places file_uris local_folder real_location "

@@ -177,7 +177,7 @@ class Store(ABC):
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, NotFoundError) as error:
-            if _NO_PLACE.search(str(error)):
+            if lacks_place(str(error)):
                 raise StorageError(f"{where}: {_no_place(self.url)}") from error
             raise ObjectNotFoundError(f"{where}: no such object") from error
         except (OSError, ValueError, NotImplementedError, BaseError) as error:
@@ -200,6 +200,11 @@ def is_of_store(text: str) -> bool:
     return _OF_STORE.search(text) is not None
 
 
+def lacks_place(text: str) -> bool:
+    """Return whether an error message says that a bucket or container is missing."""
+    return _NO_PLACE.search(text) is not None
+
+
 def plain_words(text: str, url: str) -> str:
     """Return a store's error message on one line, without colours and markup.
 
@@ -211,7 +216,7 @@ def plain_words(text: str, url: str) -> str:
     line = line.rstrip(": ")
     if code is not None:
         line = f"{line}: {code[1]}"
-    if _NO_PLACE.search(text):
+    if lacks_place(text):
         return f"{_no_place(url)} ({line})"
     return f"{line}; {_ADVICE}" if _REFUSED.search(text) else line
 

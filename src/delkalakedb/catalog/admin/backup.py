@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +34,7 @@ from delkalakedb.catalog.engine import (
     no_catalog,
     using_backend,
 )
-from delkalakedb.errors import CatalogError
+from delkalakedb.errors import CatalogError, CatalogUnavailableError
 from delkalakedb.storage import sync_path
 
 if TYPE_CHECKING:
@@ -176,15 +176,37 @@ def upgrade_catalog(uri: "Uri", settings: "Settings") -> None:
 
 @contextmanager
 def _database(uri: "Uri", settings: "Settings", *, dry_run: bool) -> Iterator[Backend]:
-    """Open the database, or create it; for a dry run in a temporary folder."""
-    with ExitStack() as held:
-        backend = held.enter_context(using_backend(uri, settings))
-        if dry_run and backend.is_absent():
-            folder = held.enter_context(TemporaryDirectory(prefix="delkalakedb-"))
-            elsewhere = dataclasses.replace(uri, database=f"{folder}/catalog")
-            backend = held.enter_context(using_backend(elsewhere, settings))
-        backend.make_database()
-        yield backend
+    """Open the database, or a new one, which is kept only if the block succeeds.
+
+    A database file that doesn't exist is created in a temporary folder and linked to
+    its place at the end, so that no other process sees it before.
+    """
+    with using_backend(uri, settings) as backend:
+        if not backend.is_absent():
+            backend.make_database()
+            yield backend
+            return
+    place = Path(os.path.realpath(uri.database))
+    with _new_folder(uri, None if dry_run else place.parent) as folder:
+        made = Path(folder, "catalog")
+        elsewhere = dataclasses.replace(uri, database=str(made))
+        with using_backend(elsewhere, settings) as backend:
+            backend.make_database()
+            yield backend
+        if not dry_run:
+            sync_path(made)
+            os.link(made, place)
+            sync_path(place.parent)
+
+
+def _new_folder(uri: "Uri", parent: Path | None) -> "TemporaryDirectory[str]":
+    try:
+        return TemporaryDirectory(prefix=".delkalakedb-", dir=parent)
+    except OSError as error:
+        raise CatalogUnavailableError(
+            f"{uri}: {error.strerror}: unable to create the database file, because of "
+            f"{error.filename}"
+        ) from error
 
 
 def _restore(

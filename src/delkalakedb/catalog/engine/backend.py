@@ -468,9 +468,9 @@ def no_catalog(
     backend: Backend, name: str, reason: str = "", *, writes_create: bool = True
 ) -> CatalogNotFoundError:
     """Return the error for a database without a catalog, with advice to make one."""
-    how = "make it with `deltasql init`, or by writing a first table"
-    if not writes_create:
-        how = "make it with `deltasql init`; a write doesn't, with sql.schema = error"
+    how = "make it with `deltasql init`"
+    if writes_create:
+        how += ", or by writing a first table"
     told = f" ({reason})" if reason else ""
     error = CatalogNotFoundError(f"there is no catalog at {name}{told}; {how}")
     error.without_database = backend.is_absent()

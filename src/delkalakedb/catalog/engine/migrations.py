@@ -59,9 +59,9 @@ def ensure_schema(backend: Backend, name: str, current: int, *, create: bool) ->
         return
     if not create:
         raise CatalogSchemaError(
-            f"{name}: there is no catalog of schema version "
-            f"{latest_schema_version(backend.engine)} and sql.schema = error; "
-            "set sql.schema = create_if_missing, or upgrade it"
+            f"{name}: the catalog has schema version {current}, and this version of "
+            f"delkalakedb writes {latest_schema_version(backend.engine)}; upgrade the "
+            "catalog with `deltasql upgrade`"
         )
     # Here, because it loads importlib.metadata, which opening a catalog needn't.
     from delkalakedb.catalog.engine.backend import CLIENT

@@ -199,6 +199,7 @@ def compact_logs(
 def generate(table: SqlRawTable) -> None:
     """Write manifests that name the files, for readers that don't know Delta."""
     table.check_upkeep("generate")
+    table.log.head().check_ours()
     if parse_properties(table.snapshot.metadata).column_mapping_mode != "none":
         raise DeltaError(
             f"{table.name}: a manifest can't say what the files' columns are "

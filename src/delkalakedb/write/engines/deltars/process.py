@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +24,13 @@ from delkalakedb.errors import (
 )
 from delkalakedb.forks import Library
 from delkalakedb.settings import redact
-from delkalakedb.storage import is_of_store, local_folder, plain_words
+from delkalakedb.storage import (
+    ObjectNotFoundError,
+    is_of_store,
+    lacks_place,
+    local_folder,
+    plain_words,
+)
 
 # A bug in delta-rs, which isn't an `Exception`; its class can't be imported.
 _PANIC = "PanicException"
@@ -42,15 +49,30 @@ def check_delta_rs(what: str) -> None:
 class StorageHandler(DeltaStorageHandler):
     """deltalake's file system, which a forked child may not be able to use."""
 
+    def __init__(
+        self,
+        what: str,
+        location: str,
+        options: dict[str, str] | None,
+        sizes: dict[str, int] | None,
+    ) -> None:
+        super().__init__(location, options, sizes)
+        self._what = what
+        self._location = location.rstrip("/")
+
+    def errors(self, path: str) -> AbstractContextManager[None]:
+        """Return a context that turns errors of reading a file into ours."""
+        return _finding(f"{self._location}/{path}", self._what)
+
     def open_input_file(self, path: str) -> Any:
         """Open a file for random access."""
         check_delta_rs(path)
-        return super().open_input_file(path)
+        errors = partial(self.errors, path)
+        with errors():
+            file = self._handler.open_input_file(path)
+        return pa.PythonFile(_File(file, errors), mode="r")
 
-    def open_input_stream(self, path: str) -> Any:
-        """Open a file to be read from its beginning to its end."""
-        check_delta_rs(path)
-        return super().open_input_stream(path)
+    open_input_stream = open_input_file
 
     def get_file_info(self, paths: list[str]) -> Any:
         """Return what exists at each path."""
@@ -124,6 +146,28 @@ def explained(what: str, private: Path, location: str) -> Iterator[None]:
         raise kind(f"{what}: {redact(text)}") from error
 
 
+@contextmanager
+def _finding(file: str, what: str = "") -> Iterator[None]:
+    """Raise `ObjectNotFoundError` that names a data file if the store lacks the file.
+
+    Args:
+        file: the file's URL.
+        what: the table and the operation, unless `explained` names them.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if lacks_place(str(error)):
+            raise
+        # A traceback shows the cause, in which delta-rs has colours.
+        error.args = (plain_words(str(error), file),)
+        begin = f"{what}: " if what else ""
+        raise ObjectNotFoundError(
+            f"{begin}there is no file {file}; bring it back, restore the table to a "
+            "version without it, or remove it from the table with DeltaTable.repair()"
+        ) from error
+
+
 def _kind(error: BaseException) -> _Ours | None:
     if isinstance(error, DeltaError | StorageError):
         return type(error)
@@ -149,7 +193,7 @@ def open_filesystem(
     """Open the files below a location; errors of a remote store name `what`."""
     options = None if storage_options is None else dict(storage_options)
     if local_folder(location) is not None:
-        return pa_fs.PyFileSystem(StorageHandler(location, options, sizes))
+        return pa_fs.PyFileSystem(StorageHandler(what, location, options, sizes))
     return pa_fs.PyFileSystem(_Remote(what, location, options, sizes))
 
 
@@ -171,39 +215,29 @@ def open_input(
 class _Remote(StorageHandler):
     """deltalake's handler, with errors as the rest of the package has them."""
 
+    @contextmanager
+    def errors(self, path: str) -> Iterator[None]:
+        with (
+            explained(self._what, Path(self._location), self._location),
+            _finding(f"{self._location}/{path}"),
+        ):
+            yield
+
+
+class _File:
+    """A file of delta-rs, which finds only when it is read that it doesn't exist."""
+
     def __init__(
-        self,
-        what: str,
-        location: str,
-        options: dict[str, str] | None,
-        sizes: dict[str, int] | None,
+        self, file: Any, errors: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        super().__init__(location, options, sizes)
-        self._what = what
-        self._location = location
-
-    def explained(self) -> AbstractContextManager[None]:
-        return explained(self._what, Path(self._location), self._location)
-
-    def open_input_file(self, path: str) -> pa.PythonFile:
-        check_delta_rs(path)
-        with self.explained():
-            file = self._handler.open_input_file(path)
-        return pa.PythonFile(_RemoteFile(file, self), mode="r")
-
-    open_input_stream = open_input_file
-
-
-class _RemoteFile:
-    def __init__(self, file: Any, handler: _Remote) -> None:
         self._file = file
-        self._handler = handler
+        self._errors = errors
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
     def read(self, *size: int) -> bytes:
-        with self._handler.explained():
+        with self._errors():
             return bytes(self._file.read(*size))
 
 
