@@ -314,6 +314,64 @@ def test_line_in_use_when_the_pool_closes_is_closed_when_it_comes_back() -> None
         pass
 
 
+# --- the garbage collector, which may run anywhere ------------------------------------
+
+# Each line of the modules below meets a collection that ends an abandoned transaction
+# and an abandoned session.
+COLLECTED = """
+import faulthandler, gc, sys
+faulthandler.dump_traceback_later(30, exit=True)
+import delkalakedb as dk
+from delkalakedb.catalog.engine import cache, duckdb, pool, sqlite
+from tests.support.actions import add, commit, create, paths
+gc.disable()
+gc.freeze()
+FILES = {{module.__file__ for module in (cache, duckdb, pool, sqlite)}}
+MANY = 500
+catalog = dk.connect({uri!r}, pool={{"size": MANY + 10}})
+create(catalog, "t", add("a"))
+met = set()
+def abandon():
+    held = [dk.transaction({uri!r}).__enter__(), catalog.backend.reading()]
+    held[1].__enter__()
+    held.append(held)
+    return held
+abandoned = [abandon() for _ in range(MANY)]
+def collect(frame, event, _):
+    place = frame.f_code.co_filename, frame.f_lineno
+    if place[0] not in FILES:
+        return None
+    if event == "line" and place not in met and abandoned:
+        met.add(place)
+        abandoned.pop()
+        sys.settrace(None)
+        gc.collect()
+        sys.settrace(collect)
+    return collect
+sys.settrace(collect)
+with dk.connect({other!r}) as second:
+    create(second, "t", add("a"))
+with dk.connect({uri!r}) as again:
+    commit(again, add("b"))
+    assert sorted(paths(again)) == ["a", "b"]
+catalog.close()
+dk.close()
+sys.settrace(None)
+gc.unfreeze()
+assert len(met) > 50 and abandoned, (len(met), len(abandoned))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
+def test_collection_at_any_line_ends_what_was_abandoned(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    other = f"deltasql://duckdb/{tmp_path}/other.db"
+    code = COLLECTED.format(uri=catalog_uri, other=other)
+    assert run_python(code).strip() == "done"
+
+
 # --- the end of a process, and its beginning as a fork ----------------------------
 
 LEFT_OPEN = """
