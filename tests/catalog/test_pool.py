@@ -16,6 +16,7 @@ import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog.engine.pool import Pool
 from delkalakedb.errors import CatalogBusyError, CatalogUnavailableError
+from delkalakedb.settings import SettingIgnoredWarning
 from delkalakedb.settings.keys import PoolSettings
 from delkalakedb.settings.uri import format_uri, parse_uri
 from tests.support.actions import add, commit, create, paths
@@ -148,6 +149,56 @@ def test_size_bounds_bulk_reads_and_all_other_connections_together(
             for job in [threads.submit(work, i) for i in range(8)]:
                 job.result()
     assert proxy.most_open == 2
+
+
+def test_size_bounds_the_connections_of_all_schemas_together(
+    postgres_uri: str,
+) -> None:
+    uri = parse_uri(postgres_uri)
+    assert uri.port is not None
+    with closing(Proxy(uri.port)) as proxy:
+        uris = [
+            format_uri(replace(uri, port=proxy.port, schema=schema))
+            for schema in ("one", "two", "three")
+        ]
+        with (
+            dk.connect(uris[0], pool={"size": 2}) as one,
+            dk.connect(uris[1]) as two,
+            dk.connect(uris[2]) as three,
+        ):
+            catalogs = [one, two, three]
+            for catalog in catalogs:
+                create(catalog, "t", add("a"))
+
+            def work(i: int) -> None:
+                for n in range(5):
+                    catalog = catalogs[(i + n) % 3]
+                    commit(catalog, add(f"{i}-{n}"))
+                    assert f"{i}-{n}" in paths(catalog)
+
+            with ThreadPoolExecutor(6) as threads:
+                list(threads.map(work, range(6)))
+            assert [len(paths(catalog)) for catalog in catalogs] == [11, 11, 11]
+            assert proxy.most_open == 2
+
+            # Another schema doesn't take another connection.
+            one.close()
+            assert backend_pid(two) == backend_pid(three)
+
+
+def test_catalog_in_another_schema_warns_of_pool_settings_without_effect(
+    postgres_uri: str,
+) -> None:
+    other = format_uri(replace(parse_uri(postgres_uri), schema="other"))
+    with (
+        dk.connect(postgres_uri, pool={"size": 2}),
+        pytest.warns(SettingIgnoredWarning, match=r"pool.size = 3 \(it is 2\)"),
+        dk.connect(other, pool={"size": 3}),
+    ):
+        pass
+    # Without a warning, which would be an error here.
+    with dk.connect(other, pool={"size": 3}) as catalog:
+        assert catalog.init()
 
 
 def test_reads_of_one_connection_are_bulk_and_not_in_turn(postgres_uri: str) -> None:

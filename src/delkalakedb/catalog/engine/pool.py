@@ -1,8 +1,10 @@
-"""One backend, and so one pool of connections, per process and database.
+"""One backend for each catalog of a process, and one pool for each database.
 
-The first catalog that is opened on a database decides the settings of its pool, and
-how much of its tables is kept in memory. A database in memory lives as long as the
-process. Each catalog has a `Share` of the backend, which ends when it is closed.
+The catalogs of one server's database have one pool if they have the same credentials.
+The first catalog that is opened on a database decides the settings of its pool. The
+first `Catalog` on a catalog decides how much of its tables is kept in memory. A
+database in memory lives as long as the process. Each `Catalog` has a `Share` of the
+backend, which ends when it is closed.
 
 A connection is checked before use, opened when none is idle, and never shared with a
 forked child: the child forgets its parent's connections without closing them. Where it
@@ -108,6 +110,8 @@ class Pool(Generic[C]):
     may help.
 
     Args:
+        users: those who use the pool; without users it is closed. By default the pool
+            has one user until `close`.
         beside: a pool of the same database, whose bound and users count for both.
     """
 
@@ -121,6 +125,7 @@ class Pool(Generic[C]):
         timeout_s: float,
         name: str,
         forkable: bool = True,
+        users: set[object] | None = None,
         beside: "Pool[Any] | None" = None,
     ) -> None:
         self._connect = connect
@@ -132,7 +137,9 @@ class Pool(Generic[C]):
         self.idle: deque[C] = deque()
         self._slots: _Slots = _Slots(size) if beside is None else beside._slots
         self._slots.pools.append(self)
-        self._closed = False
+        self._users: set[object] = {name} if users is None else users
+        if beside is not None:
+            self._users = beside._users
         # connections that a fork keeps from being handed out
         self._kept = 0
         if not forkable:
@@ -161,13 +168,13 @@ class Pool(Generic[C]):
 
     def close(self) -> None:
         """Close idle connections now, and the others when they are returned."""
-        self._closed = True
-        self._close_idle()
+        self._users.clear()
+        self.close_idle()
 
     def before_fork(self) -> None:
         """Close idle connections, and block new connections until `after_fork`."""
         self._kept = self._slots.take_all()
-        self._close_idle()
+        self.close_idle()
 
     def after_fork(self, *, child: bool) -> None:
         """Allow connections again; in a child, forget the parent's connections."""
@@ -218,17 +225,18 @@ class Pool(Generic[C]):
 
     def _give_back(self, connection: C) -> None:
         try:
-            if self._closed or not self._healthy(connection):
+            if not self._users or not self._healthy(connection):
                 self.close_connection(connection)
                 return
             self.idle.append(connection)
-            if self._closed:
-                # It was closed meanwhile.
-                self._close_idle()
+            if not self._users:
+                # The last one left meanwhile.
+                self.close_idle()
         finally:
             self._slots.put()
 
-    def _close_idle(self) -> None:
+    def close_idle(self) -> None:
+        """Close idle connections."""
         if self._slots.pid != os.getpid():
             return
         with suppress(IndexError):
@@ -236,7 +244,7 @@ class Pool(Generic[C]):
                 self.close_connection(self.idle.pop())
 
     def _check_open(self) -> None:
-        if self._closed:
+        if not self._users:
             raise CatalogUnavailableError(f"{self._name}: the catalog was closed")
 
 
@@ -265,9 +273,6 @@ at_fork(
     after_in_child=partial(_after_fork, child=True),
 )
 
-
-# Sections that the first catalog of a process on a database decides for all of them.
-_DECIDED = ("pool", "cache")
 
 _lock = threading.Lock()
 _backends: dict[tuple[object, ...], Backend] = {}
@@ -365,16 +370,15 @@ def _acquire(uri: "Uri", settings: "Settings") -> Backend:
             if backend is None:
                 backend = _backends[key] = kind(uri, settings)
                 backend.key, backend.cache = key, settings.cache
+                backend.pool_settings = backend.pool_settings or settings.pool
                 backend.schema_version = latest_schema_version(uri.engine)
-                backend.settings = settings
             _users[backend] = _users.get(backend, 0) + 1
             if backend.is_gone():
                 backend.start_anew()
                 backend.has_catalog = False
     finally:
         _settle()
-    if backend.settings is not None:
-        _warn_ignored(uri, settings, backend.settings)
+    _warn_ignored(uri, settings, pool=backend.pool_settings, cache=backend.cache)
     return backend
 
 
@@ -419,10 +423,11 @@ def _count_left(backend: Backend) -> bool:
     return True
 
 
-def _warn_ignored(uri: "Uri", asked: "Settings", decided: "Settings") -> None:
+def _warn_ignored(uri: "Uri", asked: "Settings", **decided: Any) -> None:
+    """Warn of settings that the first catalog on the database has decided."""
     ignored = []
-    for section in _DECIDED:
-        mine, theirs = getattr(asked, section), getattr(decided, section)
+    for section, theirs in decided.items():
+        mine = getattr(asked, section)
         for name in sorted(mine.model_fields_set):
             if (value := getattr(mine, name)) != (used := getattr(theirs, name)):
                 ignored.append(f"{section}.{name} = {value} (it is {used})")
