@@ -4,13 +4,15 @@ A pooler such as PgBouncer in transaction mode gives each transaction another se
 the server, which other clients use before and after. So every statement names the
 catalog's schema. Settings and prepared statements of a session are used only if the
 session belongs to this connection alone. It does if the process id that the connection
-was told is the server's own, because a pooler invents one. Otherwise settings are made
-for one transaction, with its BEGIN, and no statement is prepared by name.
+was told is the server's own, because a pooler invents one. Should a pooler forward it,
+then the random names of prepared statements keep clients apart. Otherwise settings are
+made for one transaction, with its BEGIN, and no statement is prepared by name.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 import select
 from collections.abc import (
     Callable,
@@ -82,6 +84,8 @@ _PREPARE_AFTER = 5
 _MOST_QUALIFIED = 1024
 # rows; from this many on, COPY is faster than values in the text of a statement
 _COPY_ROWS = 100
+# bits of the number in the name of the first statement that psycopg prepares
+_NAME_BITS = 63
 # bytes of an identifier in Postgres
 _MAX_NAME_BYTES = 63
 _Query = tuple[str, Params]
@@ -190,6 +194,8 @@ class _Database:
             raise
         if ours:
             connection.prepare_threshold = _PREPARE_AFTER
+            # psycopg's names are of this number; random for the reason of `Prepared`'s
+            connection._prepared._prepared_idx = secrets.randbits(_NAME_BITS)
             connection.prepared = Prepared()
         return connection
 

@@ -5,6 +5,7 @@ commit. `EXECUTE` of a prepared statement goes into one message with other state
 """
 
 import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import count
@@ -21,10 +22,12 @@ _Values = Params | Sequence[Any]
 class Prepared:
     """The statements that one connection has prepared.
 
-    A statement is prepared on its second use.
+    A statement is prepared on its second use. Its name is random: should a pooler share
+    the session with other clients unnoticed, no client runs another's statement.
     """
 
     def __init__(self) -> None:
+        self._prefix = f"dk_{secrets.token_hex(8)}"
         self._seen: set[str] = set()
         self._names: dict[str, str] = {}
         self._numbers = count()
@@ -41,7 +44,7 @@ class Prepared:
             if text not in hot and not text.startswith("INSERT INTO "):
                 continue
             if text in self._seen and text not in self._names:
-                due[text] = f"dk_{next(self._numbers)}"
+                due[text] = f"{self._prefix}_{next(self._numbers)}"
             elif len(self._seen) < _MOST:
                 self._seen.add(text)
         return due
