@@ -5,7 +5,8 @@ attributes named `delta_<value>`. Texts are redacted before any handler sees the
 
 A logger is silent until an application configures it. So the caller of a commit that
 couldn't be published gets a Python warning, which is shown by default: once for each
-table in a process, because a store that can't be reached fails every commit. A program
+table and kind of failure in a process, because a store that can't be reached fails
+every commit. A program
 that reports such failures itself, as the command line does, takes them by `telling`.
 """
 
@@ -28,7 +29,7 @@ logging.getLogger("delkalakedb").addHandler(logging.NullHandler())
 _PREFIX = "delta_"
 _Listener = Callable[["PublishWarning"], None]
 
-# Process ids, each with a table that the process has warned about.
+# Process ids, each with a subject that the process has warned about.
 _warned: set[tuple[int, Hashable]] = set()
 _lock = threading.Lock()
 _listeners: list[_Listener] = []
@@ -126,17 +127,17 @@ class PublishWarning(UserWarning):
         return f"{said}: {self.reason.rstrip('.')}. {self.outlook}"
 
 
-def tell_unpublished(table: Hashable, failure: PublishWarning) -> None:
-    """Warn of a commit that isn't published, once for each table in a process.
+def tell_unpublished(subject: Hashable, failure: PublishWarning) -> None:
+    """Warn of a commit that isn't published, once for each `subject` in a process.
 
     Args:
-        table: a key that identifies the table.
+        subject: a key that identifies the table and the kind of failure.
         failure: the warning. It is raised where warnings are errors.
     """
     if _listeners:
         _listeners[-1](failure)
         return
-    key = (os.getpid(), table)
+    key = (os.getpid(), subject)
     with _lock:
         if key in _warned:
             return

@@ -16,6 +16,7 @@ import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog.engine.pool import Pool
 from delkalakedb.errors import CatalogBusyError, CatalogUnavailableError
+from delkalakedb.settings import SettingIgnoredWarning
 from delkalakedb.settings.keys import PoolSettings
 from delkalakedb.settings.uri import format_uri, parse_uri
 from tests.support.actions import add, commit, create, paths
@@ -148,6 +149,56 @@ def test_size_bounds_bulk_reads_and_all_other_connections_together(
             for job in [threads.submit(work, i) for i in range(8)]:
                 job.result()
     assert proxy.most_open == 2
+
+
+def test_size_bounds_the_connections_of_all_schemas_together(
+    postgres_uri: str,
+) -> None:
+    uri = parse_uri(postgres_uri)
+    assert uri.port is not None
+    with closing(Proxy(uri.port)) as proxy:
+        uris = [
+            format_uri(replace(uri, port=proxy.port, schema=schema))
+            for schema in ("one", "two", "three")
+        ]
+        with (
+            dk.connect(uris[0], pool={"size": 2}) as one,
+            dk.connect(uris[1]) as two,
+            dk.connect(uris[2]) as three,
+        ):
+            catalogs = [one, two, three]
+            for catalog in catalogs:
+                create(catalog, "t", add("a"))
+
+            def work(i: int) -> None:
+                for n in range(5):
+                    catalog = catalogs[(i + n) % 3]
+                    commit(catalog, add(f"{i}-{n}"))
+                    assert f"{i}-{n}" in paths(catalog)
+
+            with ThreadPoolExecutor(6) as threads:
+                list(threads.map(work, range(6)))
+            assert [len(paths(catalog)) for catalog in catalogs] == [11, 11, 11]
+            assert proxy.most_open == 2
+
+            # Another schema doesn't take another connection.
+            one.close()
+            assert backend_pid(two) == backend_pid(three)
+
+
+def test_catalog_in_another_schema_warns_of_pool_settings_without_effect(
+    postgres_uri: str,
+) -> None:
+    other = format_uri(replace(parse_uri(postgres_uri), schema="other"))
+    with (
+        dk.connect(postgres_uri, pool={"size": 2}),
+        pytest.warns(SettingIgnoredWarning, match=r"pool.size = 3 \(it is 2\)"),
+        dk.connect(other, pool={"size": 3}),
+    ):
+        pass
+    # Without a warning, which would be an error here.
+    with dk.connect(other, pool={"size": 3}) as catalog:
+        assert catalog.init()
 
 
 def test_reads_of_one_connection_are_bulk_and_not_in_turn(postgres_uri: str) -> None:
@@ -312,6 +363,64 @@ def test_line_in_use_when_the_pool_closes_is_closed_when_it_comes_back() -> None
     assert not line.open
     with pytest.raises(CatalogUnavailableError, match="closed"), pool.connection():
         pass
+
+
+# --- the garbage collector, which may run anywhere ------------------------------------
+
+# Each line of the modules below meets a collection that ends an abandoned transaction
+# and an abandoned session.
+COLLECTED = """
+import faulthandler, gc, sys
+faulthandler.dump_traceback_later(30, exit=True)
+import delkalakedb as dk
+from delkalakedb.catalog.engine import cache, duckdb, pool, sqlite
+from tests.support.actions import add, commit, create, paths
+gc.disable()
+gc.freeze()
+FILES = {{module.__file__ for module in (cache, duckdb, pool, sqlite)}}
+MANY = 500
+catalog = dk.connect({uri!r}, pool={{"size": MANY + 10}})
+create(catalog, "t", add("a"))
+met = set()
+def abandon():
+    held = [dk.transaction({uri!r}).__enter__(), catalog.backend.reading()]
+    held[1].__enter__()
+    held.append(held)
+    return held
+abandoned = [abandon() for _ in range(MANY)]
+def collect(frame, event, _):
+    place = frame.f_code.co_filename, frame.f_lineno
+    if place[0] not in FILES:
+        return None
+    if event == "line" and place not in met and abandoned:
+        met.add(place)
+        abandoned.pop()
+        sys.settrace(None)
+        gc.collect()
+        sys.settrace(collect)
+    return collect
+sys.settrace(collect)
+with dk.connect({other!r}) as second:
+    create(second, "t", add("a"))
+with dk.connect({uri!r}) as again:
+    commit(again, add("b"))
+    assert sorted(paths(again)) == ["a", "b"]
+catalog.close()
+dk.close()
+sys.settrace(None)
+gc.unfreeze()
+assert len(met) > 50 and abandoned, (len(met), len(abandoned))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
+def test_collection_at_any_line_ends_what_was_abandoned(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    other = f"deltasql://duckdb/{tmp_path}/other.db"
+    code = COLLECTED.format(uri=catalog_uri, other=other)
+    assert run_python(code).strip() == "done"
 
 
 # --- the end of a process, and its beginning as a fork ----------------------------

@@ -26,7 +26,7 @@ from delkalakedb.catalog.commit import ratify as ratifying
 from delkalakedb.catalog.commit.outbox import Outbox
 from delkalakedb.catalog.commit.outcome import Committed
 from delkalakedb.catalog.commit.ratify import SqlTxnLogWriter
-from delkalakedb.catalog.engine.prepared import preparation
+from delkalakedb.catalog.engine.prepared import Prepared, preparation
 from delkalakedb.errors import (
     CatalogError,
     CatalogUnavailableError,
@@ -167,6 +167,31 @@ def test_statements_of_commits_are_prepared_once(uri: str) -> None:
         assert len(paths(catalog)) == 6
     assert len(found[-1]) > 5
     assert found[2] == found[-1]
+
+
+def test_no_two_connections_prepare_statements_of_one_name(uri: str) -> None:
+    # A pooler that forwards the server's process id may give both the same session.
+    names = []
+    with dk.connect(f"{uri}?pool_size=2") as catalog:
+        create(catalog)
+        with catalog.backend.reading() as first, catalog.backend.reading() as second:
+            for session in (first, second):
+                for _ in range(7):
+                    session.query("load_user", {})
+                rows = session.query_sql("SELECT name FROM pg_prepared_statements", {})
+                names.append({name for (name,) in rows})
+        assert all(names)
+        assert names[0].isdisjoint(names[1])
+    first_name, second_name = (
+        due_twice(Prepared(), "INSERT INTO t VALUES (1)") for _ in range(2)
+    )
+    assert first_name != second_name
+
+
+def due_twice(prepared: Prepared, text: str) -> str:
+    """Return the name of a statement that is used a second time."""
+    assert prepared.due([text], frozenset()) == {}
+    return prepared.due([text], frozenset())[text]
 
 
 def test_commit_after_one_whose_statements_failed_is_as_good(uri: str) -> None:

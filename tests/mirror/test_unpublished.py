@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
 import delkalakedb as dk
+from delkalakedb.catalog.commit import Lease, Outbox
 from delkalakedb.mirror.publisher.delivery import drain
 from delkalakedb.settings.uri import format_uri, parse_uri
 from delkalakedb.storage.remote import RemoteStore
@@ -112,6 +114,35 @@ def test_each_table_is_warned_of_once(catalog_uri: str) -> None:
                 dk.write_deltalake(uri_of(catalog_uri, name), ROWS, mode="append")
 
     assert [(w.table, w.version) for w in warned] == [("a", 1), ("b", 1)]
+
+
+def test_caller_is_warned_if_another_process_keeps_the_lease(
+    catalog_uri: str,
+) -> None:
+    uri = uri_of(catalog_uri, "t")
+    dk.write_deltalake(uri, ROWS)
+    with dk.connect(catalog_uri, mirror={"wait": 0.1}) as catalog, told() as warned:
+        # A process of which nothing is known here.
+        with patch("delkalakedb.catalog.commit.outbox.begin", lambda *_: "elsewhere"):
+            lease = Outbox(catalog.backend).take("t", 60.0)
+        assert isinstance(lease, Lease)
+        for _ in range(2):
+            with dk.transaction(catalog) as tx:
+                tx.write("t", ROWS, mode="append")
+        Outbox(catalog.backend).release(lease)
+        log = break_log(dk.DeltaTable(uri))
+        with dk.transaction(catalog) as tx:
+            tx.write("t", ROWS, mode="append")
+
+    waits, fails = warned
+    assert (waits.table, waits.version) == ("t", 1)
+    assert "another process holds the lease" in waits.reason
+    assert "That process publishes this version, too" in waits.outlook
+    # A failure is shown although the table has been warned of.
+    assert (fails.version, "_delta_log" in fails.reason) == (3, True)
+    mend_log(log)
+    (status,) = dk.mirror.run(uri, once=True)
+    assert (status.state, status.published_version) == ("published", 3)
 
 
 def test_warning_is_shown_at_the_callers_line_without_any_setup(

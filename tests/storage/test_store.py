@@ -413,4 +413,26 @@ def test_location_may_be_a_link_itself(tmp_path):
 
     assert [found.path for found in store.list_own()] == ["file"]
     assert store.delete_own(["file"]) == []
+    (place / "sub" / "empty").mkdir(parents=True)
+    store.delete_remains()
     assert list(place.iterdir()) == []
+
+
+def test_list_goes_round_in_no_circle(tmp_path):
+    place = tmp_path / "place"
+    (place / "sub").mkdir(parents=True)
+    (place / "sub" / "file").write_bytes(b"x")
+    (tmp_path / "other").write_bytes(b"xyz")
+    for name in ("a", "b"):
+        (place / name).symlink_to(place)
+    (place / "link").symlink_to(tmp_path / "other")
+    (place / "loop").symlink_to(place / "loop")
+    (place / "nowhere").symlink_to(tmp_path / "none")
+    store = open_store(str(place))
+
+    assert [(m.path, m.size_bytes) for m in store.list()] == [
+        ("link", 3),
+        ("sub/file", 1),
+    ]
+    assert store.head_linked("a/sub/file") is not None
+    assert store.head_linked("loop") is None

@@ -13,8 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import delkalakedb as dk
-from delkalakedb.deltalake.create import create_table_with_add_actions
+from delkalakedb.deltalake.create import (
+    convert_folder,
+    create_table_with_add_actions,
+)
 from delkalakedb.errors import DeltaError, ProtocolError
+from delkalakedb.mirror.verify import Report
 from delkalakedb.model.actions import Remove
 from delkalakedb.storage import open_store
 from tests.support.actions import DV, attempt, schema
@@ -454,6 +458,53 @@ def test_manifests_behind_a_link_are_not_deleted(
 
     assert (others / "note").read_text() == "theirs"
     assert [file.name for file in manifests.iterdir()] == ["manifest"]
+
+
+def test_repair_and_verify_follow_links_of_live_files_only(
+    linked: Path, table: HostileTable, catalog_uri: str
+) -> None:
+    aged_link(table.folder / "round", table.folder)
+    real = table.data(2, name="real/a.parquet")
+    aged_link(table.folder / "part", table.folder / "real")
+    lost = table.data(3, name="lost.parquet")
+    table.commit(table.add("part/a.parquet", real), table.add("lost.parquet", lost))
+    lost.unlink()
+    dk.import_table(str(table.folder), uri_of(catalog_uri))
+    ours = dk.DeltaTable(uri_of(catalog_uri))
+
+    found = dk.verify(uri_of(catalog_uri), deep=True)
+    assert isinstance(found, Report)
+    assert "lost.parquet" in str(found.differences)
+    assert "part/a.parquet" not in str(found.differences)
+    assert ours.repair()["files_removed"] == ["lost.parquet"]
+    assert queried(catalog_uri) == [1, 2]
+    found = dk.verify(uri_of(catalog_uri), deep=True)
+    assert isinstance(found, Report)
+    assert found.ok
+
+
+def test_conversion_refuses_a_linked_folder(
+    catalog_uri: str, table: HostileTable, tmp_path: Path
+) -> None:
+    table.data(1, name="a.parquet")
+    (table.folder / "b").symlink_to(tmp_path)
+
+    with pytest.raises(DeltaError, match="b is a link to a folder"):
+        convert_folder(str(table.folder), uri_of(catalog_uri))
+
+
+def test_drop_with_data_empties_a_location_that_is_a_link(
+    table: HostileTable, catalog: dk.Catalog, catalog_uri: str, tmp_path: Path
+) -> None:
+    table.begin()
+    table.commit(table.add("a.parquet", table.data(1, name="a.parquet")))
+    (tmp_path / "link").symlink_to(table.folder, target_is_directory=True)
+    dk.import_table(str(tmp_path / "link"), uri_of(catalog_uri))
+    dk.DeltaTable(uri_of(catalog_uri)).delete("x = 1")
+
+    catalog.drop_table("t", with_data=True)
+
+    assert list(table.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("by_link", [False, True])

@@ -167,7 +167,7 @@ def convert_to_deltalake(
     properties, ours = split_properties(configuration)
 
     def convert(folder: str) -> None:
-        files = [file for file in store.list() if _is_data(file.path)]
+        files = _data_files(store)
         with _at_hand(store, files) as place:
             # As links, because delta-rs's commit would name copies as new files.
             same = {file.path: file.path for file in files}
@@ -219,6 +219,19 @@ def _at_hand(store: Store, files: Sequence[ObjectMeta]) -> Iterator[str]:
     with TemporaryDirectory(prefix="delkalakedb-") as folder:
         bring_footers(store, files, Path(folder))
         yield Path(folder).as_uri()
+
+
+def _data_files(store: Store) -> list[ObjectMeta]:
+    """Return the Parquet files; refuse a linked folder, whose files aren't listed."""
+    linked = (file.path for file in store.list_own() if file.is_link)
+    for path in linked:
+        if store.head(path) is None and not path.startswith(("_", ".")):
+            raise DeltaError(
+                f"{store.url}: {path} is a link to a folder, or to nothing; files "
+                "behind such a link can't become part of a table. Move them here, or "
+                "remove the link"
+            )
+    return [file for file in store.list() if _is_data(file.path)]
 
 
 def _is_data(path: str) -> bool:

@@ -7,7 +7,9 @@ protocol without features that don't concern files, the metadata, and the files,
 a link to the table's folder. Nothing is committed to either log.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import atexit
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,7 @@ from delkalakedb.model.rules.features import LOG_ONLY
 from delkalakedb.model.vectors import relocated_vector, vector_path
 from delkalakedb.storage import canonical_location, local_folder, resolve_readable
 from delkalakedb.write import folder_of
-from delkalakedb.write.engines.deltars import explained, open_private
+from delkalakedb.write.engines.deltars import check_delta_rs, explained, open_private
 
 _LINK = "table"
 
@@ -82,11 +84,14 @@ class Real:
         return Path(local_folder(self.location) or self.location)
 
     def keeping(self, reader: RecordBatchReader) -> RecordBatchReader:
-        """Return the reader, which keeps the private folder until it is read."""
-        if self.folder is None:
-            return reader
+        """Return the reader, which keeps the private folder until it is read.
+
+        In a forked child the returned reader raises an error, where delta-rs's own
+        would abort the process.
+        """
         source = pa.RecordBatchReader.from_stream(reader)
         batches = _held(source, self.folder)
+        _unread.add(batches)
         return RecordBatchReader.from_arrow(
             pa.RecordBatchReader.from_batches(source.schema, batches)
         )
@@ -266,8 +271,25 @@ def _linked_vector(vector: DeletionVector, location: str) -> DeletionVector:
     return msgspec.structs.replace(vector, storage_type="p", path_or_inline_dv=url)
 
 
-def _held(source: pa.RecordBatchReader, folder: _Folder) -> Iterator[pa.RecordBatch]:
+def _held(
+    source: pa.RecordBatchReader, folder: _Folder | None
+) -> Generator[pa.RecordBatch]:
     """Yield the batches, with a reference to the folder until the last one."""
     with source:
-        yield from source
+        while True:
+            # before each batch, because this process may have been forked since
+            check_delta_rs("the rows of a table")
+            if (batch := next(source, None)) is None:
+                break
+            yield batch
     del folder
+
+
+# Arrow doesn't free the Python objects that it holds when the interpreter ends.
+_unread: weakref.WeakSet[Generator[pa.RecordBatch]] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_unread() -> None:
+    for batches in list(_unread):
+        batches.close()

@@ -109,8 +109,16 @@ class Store(ABC):
     ) -> Iterator[ObjectMeta]:
         """Yield the objects below the folder `prefix`, at any depth, sorted by path.
 
-        With `start_after`, only objects whose path comes after it are listed.
+        With `start_after`, only objects whose path comes after it are listed. A local
+        disk doesn't list what is behind a symbolic link to a folder.
         """
+
+    def head_linked(self, path: str) -> ObjectMeta | None:
+        """Return what `head` returns if `list` may have left out the object.
+
+        Return None if `list` lists all objects.
+        """
+        return None
 
     def list_own(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """Yield the objects below `prefix`; symbolic links aren't followed."""

@@ -32,8 +32,10 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 class LocalStore(Store):
     """The files below a folder.
 
-    All methods but `list_own`, `delete_own` and `delete_remains` follow symbolic links.
-    The folder itself may be a link.
+    Methods that take the path of one file follow symbolic links. `list` follows a link
+    to a file, but no link to a folder, which may lead anywhere and round in a circle.
+    `list_own`, `delete_own` and `delete_remains` follow no link. The folder itself may
+    be a link.
     """
 
     def __init__(self, url: str, root: Path) -> None:
@@ -83,10 +85,14 @@ class LocalStore(Store):
 
     def head(self, path: str) -> ObjectMeta | None:
         """Return the file's size and time."""
-        with suppress(ObjectNotFoundError), self._errors(path):
-            found = (self._root / path).stat()
+        with self._errors(path):
+            try:
+                found = (self._root / path).stat()
+            except OSError as error:
+                if error.errno not in _NO_FILE:
+                    raise
+                return None
             return _meta(path, found) if stat.S_ISREG(found.st_mode) else None
-        return None
 
     def list(
         self, prefix: str = "", start_after: str | None = None
@@ -95,6 +101,10 @@ class LocalStore(Store):
         with self._errors(prefix):
             above = f"{prefix}/" if prefix else ""
             yield from _walk(self._root / prefix, above, start_after or "")
+
+    def head_linked(self, path: str) -> ObjectMeta | None:
+        """Return the size and time of a file that `list` may not have listed."""
+        return self.head(path)
 
     def list_own(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """Yield the files and links below `prefix`, but nothing behind a link."""
@@ -142,8 +152,9 @@ class LocalStore(Store):
 
     def delete_remains(self) -> None:
         """Delete temporary files and empty folders, the location itself included."""
-        # By descriptors, so that a link that replaces a folder isn't followed.
-        for _, folders, names, here in os.fwalk(self._root, topdown=False):
+        # By descriptors, so that a link that replaces a folder isn't followed. Only the
+        # location itself may be a link, which the dot resolves.
+        for _, folders, names, here in os.fwalk(f"{self._folder}/.", topdown=False):
             for name in filter(_TEMPORARY.fullmatch, names):
                 with suppress(OSError):
                     os.unlink(name, dir_fd=here)
@@ -203,7 +214,7 @@ def _walk(
     folder: Path, prefix: str, start_after: str, *, follow: bool = True
 ) -> Iterator[ObjectMeta]:
     above = str(folder)
-    for name in _names(folder, follow):
+    for name in _names(folder):
         path = prefix + name
         # A path below this folder can still come after `start_after`.
         if name.endswith("/") and (path > start_after or start_after.startswith(path)):
@@ -211,17 +222,23 @@ def _walk(
         elif not name.endswith("/") and path > start_after:
             try:
                 found = os.stat(f"{above}/{name}", follow_symlinks=follow)
-            except _GONE:
-                # Deleted since the folder was listed.
+            except OSError as error:
+                if error.errno not in _NO_FILE:
+                    raise
+                # A link that leads nowhere, or deleted since the folder was listed.
                 continue
-            yield _meta(path, found)
+            if not stat.S_ISDIR(found.st_mode):
+                yield _meta(path, found)
 
 
-def _names(folder: Path, follow: bool) -> list[str]:
-    """Return the names in a folder in the order of their paths; folders end in `/`."""
+def _names(folder: Path) -> list[str]:
+    """Return the names in a folder in the order of their paths.
+
+    Folders end in `/`, but links to folders don't.
+    """
     with suppress(*_GONE), os.scandir(folder) as entries:
         return sorted(
-            f"{e.name}/" if e.is_dir(follow_symlinks=follow) else e.name
+            f"{e.name}/" if e.is_dir(follow_symlinks=False) else e.name
             for e in entries
             if e.name[0] != "." or not _TEMPORARY.fullmatch(e.name)
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delkalakedb.catalog.engine.cache import Cache
-    from delkalakedb.settings import CacheSettings, Settings, Uri
+    from delkalakedb.settings import CacheSettings, PoolSettings, Settings, Uri
 
 # What drivers raise for a number or a text that doesn't fit into any column.
 UNFIT = (OverflowError, UnicodeEncodeError)
@@ -250,7 +250,10 @@ class Restore:
 
 
 class Backend(ABC):
-    """One database of one engine, with its pool of connections."""
+    """A catalog in a database of one engine, with the database's pool of connections.
+
+    A database file has one catalog. The catalogs of a server's database share a pool.
+    """
 
     engine: ClassVar[str]
     capabilities: ClassVar[Capabilities]
@@ -267,10 +270,10 @@ class Backend(ABC):
     heads: "Cache[Any]"
     # Identifies the database among all databases of the process.
     key: tuple[object, ...] = ()
-    # How much of the database's tables is kept in memory.
+    # How much of the catalog's tables is kept in memory.
     cache: "CacheSettings | None" = None
-    # The settings of the first catalog that the process opened on the database.
-    settings: "Settings | None" = None
+    # The settings of the pool, which the first catalog on the database has decided.
+    pool_settings: "PoolSettings | None" = None
     # Whether a catalog was found in the database, or made there.
     has_catalog: bool = False
     # Whether the database is lost when it is closed. The process keeps such a database
@@ -280,7 +283,7 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def identity(cls, uri: "Uri") -> tuple[object, ...]:
-        """Return what distinguishes the database of `uri` from other databases."""
+        """Return what distinguishes the catalog of `uri` from other catalogs."""
 
     @abstractmethod
     def __init__(self, uri: "Uri", settings: "Settings") -> None:

@@ -225,9 +225,10 @@ class DuckDBBackend(FileBackend):
     def close(self) -> None:
         if self._pid != os.getpid():
             return
+        # Without `_opening`, because the garbage collector may close a catalog while
+        # this thread opens a connection.
         self._pool.close()
-        with self._opening:
-            self._leave()
+        self._leave()
 
     def leave_to_parent(self) -> None:
         """Keep the database object of the parent alive in a forked child.
@@ -258,6 +259,7 @@ class DuckDBBackend(FileBackend):
     def _reopen(self) -> None:
         self._pool.close()
         self._leave()
+        self.heads.forget()
         self._pool = self._new_pool()
 
     def _leave(self) -> None:
@@ -268,7 +270,6 @@ class DuckDBBackend(FileBackend):
                 # The checkpoint would remove the log of the file that replaced it.
                 root.execute("PRAGMA disable_checkpoint_on_shutdown")
             root.close()
-        self.heads.forget()
 
     def make_database(self) -> None:
         self._check_process()
@@ -287,8 +288,10 @@ class DuckDBBackend(FileBackend):
         return connection
 
     def _new_connection(self) -> duckdb.DuckDBPyConnection:
-        assert self._root is not None
-        return self._root.cursor()
+        root = self._root
+        if root is None:
+            raise CatalogUnavailableError(f"{self.name}: the catalog was closed")
+        return root.cursor()
 
     def _attach(self) -> None:
         self._root = self._open()

@@ -1,8 +1,10 @@
-"""One backend, and so one pool of connections, per process and database.
+"""One backend for each catalog of a process, and one pool for each database.
 
-The first catalog that is opened on a database decides the settings of its pool, and
-how much of its tables is kept in memory. A database in memory lives as long as the
-process. Each catalog has a `Share` of the backend, which ends when it is closed.
+The catalogs of one server's database have one pool if they have the same credentials.
+The first catalog that is opened on a database decides the settings of its pool. The
+first `Catalog` on a catalog decides how much of its tables is kept in memory. A
+database in memory lives as long as the process. Each `Catalog` has a `Share` of the
+backend, which ends when it is closed.
 
 A connection is checked before use, opened when none is idle, and never shared with a
 forked child: the child forgets its parent's connections without closing them. Where it
@@ -20,9 +22,11 @@ import threading
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from delkalakedb.catalog.engine.backend import Backend, load_backend
@@ -51,45 +55,64 @@ class _Slots:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.pools: list[Pool[Any]] = []
         self.reset()
 
     def reset(self) -> None:
-        """Forget every connection."""
+        """Forget every connection, without closing it."""
+        _inherited.extend(pool.idle for pool in self.pools)
+        for pool in self.pools:
+            pool.idle = deque()
         self.pid = os.getpid()
-        # not handed out
-        self.free = self.size
-        # the pool and the connection, the last used one last
-        self.idle: list[tuple[Pool[Any], Any]] = []
-        self.changed = threading.Condition()
+        # One item for each connection that may be handed out; the only kind of queue in
+        # which a finaliser may put an item while the same thread gets one.
+        self.free: SimpleQueue[None] = SimpleQueue()
+        self.put(self.size)
 
-    def pop_idle(self, pool: "Pool[C]") -> C | None:
-        """Take the pool's last used idle connection."""
-        for place in reversed(range(len(self.idle))):
-            if self.idle[place][0] is pool:
-                found: C = self.idle.pop(place)[1]
-                return found
-        return None
+    def put(self, count: int = 1) -> None:
+        """Allow `count` more connections to be handed out."""
+        for _ in range(count):
+            self.free.put(None)
 
-    def close_surplus(self, size: int) -> None:
-        """Close the longest idle connection, if there are more than `size`."""
-        with self.changed:
-            taken = self.size - self.free
-            surplus = taken + len(self.idle) > size and self.idle
-            idle = self.idle.pop(0) if surplus else None
-        if idle is not None:
-            pool, connection = idle
-            pool._close(connection)
+    def take_all(self) -> int:
+        """Allow no connection to be handed out; return how many weren't."""
+        count = 0
+        with suppress(Empty):
+            while True:
+                self.free.get_nowait()
+                count += 1
+        return count
+
+    def close_surplus(self) -> None:
+        """Close idle connections beyond those that may be handed out."""
+        while sum(len(pool.idle) for pool in self.pools) > self.free.qsize():
+            if not self.close_one():
+                return
+
+    def close_one(self) -> bool:
+        """Close the longest idle connection of a pool; return False if none is idle."""
+        for pool in self.pools:
+            with suppress(IndexError):
+                pool.close_connection(pool.idle.popleft())
+                return True
+        return False
 
 
 class Pool(Generic[C]):
     """At most `size` connections, handed out last in, first out.
+
+    A connection is given back, and the pool closed, without taking a lock. The garbage
+    collector may do either at any moment, because a reader or a transaction may be
+    abandoned, and would wait for a lock that the same thread holds.
 
     A pool that isn't `forkable` closes its idle connections before a fork; if some were
     in use, the child can't use the pool. `connect` raises `NoFreeSlotError` if waiting
     may help.
 
     Args:
-        beside: a pool of the same database, whose bound and timeout count for both.
+        users: those who use the pool; without users it is closed. By default the pool
+            has one user until `close`.
+        beside: a pool of the same database, whose bound and users count for both.
     """
 
     def __init__(
@@ -102,15 +125,23 @@ class Pool(Generic[C]):
         timeout_s: float,
         name: str,
         forkable: bool = True,
+        users: set[object] | None = None,
         beside: "Pool[Any] | None" = None,
     ) -> None:
         self._connect = connect
-        self._close = close
+        self.close_connection = close
         self._healthy = healthy
-        self._slots: _Slots = _Slots(size) if beside is None else beside._slots
         self._timeout_s = timeout_s
         self._name = name
-        self._closed = False
+        # the last used one last
+        self.idle: deque[C] = deque()
+        self._slots: _Slots = _Slots(size) if beside is None else beside._slots
+        self._slots.pools.append(self)
+        self._users: set[object] = {name} if users is None else users
+        if beside is not None:
+            self._users = beside._users
+        # connections that a fork keeps from being handed out
+        self._kept = 0
         if not forkable:
             _unforkable.add(self)
 
@@ -118,7 +149,6 @@ class Pool(Generic[C]):
     def connection(self) -> Iterator[C]:
         """Yield a healthy connection, and close a connection that comes back broken."""
         if self._slots.pid != os.getpid():
-            _inherited.append(self._slots.idle)
             self._slots.reset()
         if self._name in _torn:
             raise CatalogBusyError(
@@ -138,95 +168,94 @@ class Pool(Generic[C]):
 
     def close(self) -> None:
         """Close idle connections now, and the others when they are returned."""
-        if self._slots.pid != os.getpid():
-            return
-        with self._slots.changed:
-            self._closed = True
-            idle = list(iter(lambda: self._slots.pop_idle(self), None))
-        for connection in idle:
-            self._close(connection)
+        self._users.clear()
+        self.close_idle()
 
     def before_fork(self) -> None:
         """Close idle connections, and block new connections until `after_fork`."""
-        self._slots.changed.acquire()
-        if self._slots.pid == os.getpid():
-            while (idle := self._slots.pop_idle(self)) is not None:
-                self._close(idle)
+        self._kept = self._slots.take_all()
+        self.close_idle()
 
     def after_fork(self, *, child: bool) -> None:
         """Allow connections again; in a child, forget the parent's connections."""
         if child:
-            if self._slots.free < self._slots.size:
+            if self._kept < self._slots.size:
                 _torn.add(self._name)
             self._slots.reset()
         else:
-            self._slots.changed.release()
+            self._slots.put(self._kept)
 
     def _take(self) -> C:
         deadline = time.monotonic() + self._timeout_s
-        with self._slots.changed:
-            self._check_open()
-            while not self._slots.free:
-                if not self._slots.changed.wait(deadline - time.monotonic()):
-                    raise CatalogBusyError(
-                        f"{self._name}: all {self._slots.size} connections were in use "
-                        f"for {self._timeout_s:g} s; raise pool_size or close readers"
-                    )
-                self._check_open()
-            self._slots.free -= 1
-            idle = self._slots.pop_idle(self)
+        self._check_open()
         try:
-            self._slots.close_surplus(self._slots.size)
+            self._slots.free.get(timeout=self._timeout_s)
+        except Empty:
+            raise CatalogBusyError(
+                f"{self._name}: all {self._slots.size} connections were in use "
+                f"for {self._timeout_s:g} s; raise pool_size or close readers"
+            ) from None
+        try:
             while True:
-                while idle is not None and not self._healthy(idle):
-                    self._close(idle)
-                    idle = self._pop_idle()
-                if idle is not None:
+                self._check_open()
+                if (idle := self._pop_healthy()) is not None:
                     return idle
+                self._slots.close_surplus()
                 try:
                     return self._connect()
                 except NoFreeSlotError as full:
                     if time.monotonic() > deadline:
                         raise full.__cause__ or full from None
                 # An idle one of the other driver holds a slot of the server, too.
-                self._slots.close_surplus(0)
+                self._slots.close_one()
                 time.sleep(_FULL_PAUSE_S)
-                idle = self._pop_idle()
         except BaseException:
-            self._release()
+            self._slots.put()
             raise
 
-    def _pop_idle(self) -> C | None:
-        with self._slots.changed:
-            return self._slots.pop_idle(self)
+    def _pop_healthy(self) -> C | None:
+        """Take the last used idle connection that is healthy."""
+        with suppress(IndexError):
+            while True:
+                idle = self.idle.pop()
+                if self._healthy(idle):
+                    return idle
+                self.close_connection(idle)
+        return None
 
     def _give_back(self, connection: C) -> None:
-        keep = self._healthy(connection)
-        with self._slots.changed:
-            keep = keep and not self._closed
-            if keep:
-                self._slots.idle.append((self, connection))
-                self._slots.free += 1
-                self._slots.changed.notify()
-        if not keep:
-            self._close(connection)
-            self._release()
+        try:
+            if not self._users or not self._healthy(connection):
+                self.close_connection(connection)
+                return
+            self.idle.append(connection)
+            if not self._users:
+                # The last one left meanwhile.
+                self.close_idle()
+        finally:
+            self._slots.put()
 
-    def _release(self) -> None:
-        with self._slots.changed:
-            self._slots.free += 1
-            self._slots.changed.notify()
+    def close_idle(self) -> None:
+        """Close idle connections."""
+        if self._slots.pid != os.getpid():
+            return
+        with suppress(IndexError):
+            while True:
+                self.close_connection(self.idle.pop())
 
     def _check_open(self) -> None:
-        if self._closed:
+        if not self._users:
             raise CatalogUnavailableError(f"{self._name}: the catalog was closed")
 
 
 _unforkable: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()
 _forking: list[Pool[Any]] = []
+# held from before a fork until after it, because two threads may fork
+_fork_lock = threading.RLock()
 
 
 def _before_fork() -> None:
+    _fork_lock.acquire()
     for pool in list(_unforkable):
         _forking.append(pool)
         pool.before_fork()
@@ -235,6 +264,7 @@ def _before_fork() -> None:
 def _after_fork(*, child: bool) -> None:
     while _forking:
         _forking.pop().after_fork(child=child)
+    _fork_lock.release()
 
 
 at_fork(
@@ -244,12 +274,11 @@ at_fork(
 )
 
 
-# Sections that the first catalog of a process on a database decides for all of them.
-_DECIDED = ("pool", "cache")
-
 _lock = threading.Lock()
 _backends: dict[tuple[object, ...], Backend] = {}
 _users: dict[Backend, int] = {}
+# The backend of each user that ended, until a thread with the lock has counted it.
+_left: deque[Backend] = deque()
 
 
 def _unlock() -> None:
@@ -271,6 +300,7 @@ class Share:
         self._name = str(uri)
         self._closed = False
         self.shared = _acquire(uri, settings)
+        self._held = [self.shared]
         _shares.add(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -293,10 +323,11 @@ class Share:
 
     def close(self) -> None:
         """Close the share, and the backend if no other catalog uses it."""
-        with _lock:
-            closed, self._closed = self._closed, True
-        if not closed:
-            _release(self.shared)
+        # One value, which only one of several threads pops.
+        with suppress(IndexError):
+            backend = self._held.pop()
+            self._closed = True
+            _release(backend)
 
 
 _shares: weakref.WeakSet[Share] = weakref.WeakSet()
@@ -323,6 +354,7 @@ def close_all() -> None:
         backends = [backend for backend in _users if not backend.ephemeral]
         for key in [key for key, held in _backends.items() if held in backends]:
             del _backends[key]
+    _settle()
     for backend in backends:
         backend.close()
 
@@ -332,38 +364,70 @@ def _acquire(uri: "Uri", settings: "Settings") -> Backend:
     # A file has none, and one backend whatever the settings say.
     password = settings.sql.password if uri.host else None
     key = (uri.engine, *kind.identity(uri), password)
-    with _lock:
-        backend = _backends.get(key)
-        if backend is None:
-            backend = _backends[key] = kind(uri, settings)
-            backend.key, backend.cache = key, settings.cache
-            backend.schema_version = latest_schema_version(uri.engine)
-            backend.settings = settings
-        _users[backend] = _users.get(backend, 0) + 1
-        if backend.is_gone():
-            backend.start_anew()
-            backend.has_catalog = False
-    if backend.settings is not None:
-        _warn_ignored(uri, settings, backend.settings)
+    try:
+        with _lock:
+            backend = _backends.get(key)
+            if backend is None:
+                backend = _backends[key] = kind(uri, settings)
+                backend.key, backend.cache = key, settings.cache
+                backend.pool_settings = backend.pool_settings or settings.pool
+                backend.schema_version = latest_schema_version(uri.engine)
+            _users[backend] = _users.get(backend, 0) + 1
+            if backend.is_gone():
+                backend.start_anew()
+                backend.has_catalog = False
+    finally:
+        _settle()
+    _warn_ignored(uri, settings, pool=backend.pool_settings, cache=backend.cache)
     return backend
 
 
 def _release(backend: Backend) -> None:
-    """Note that one user of a backend ended, and close a backend without users."""
-    with _lock:
-        _users[backend] -= 1
-        if _users[backend] or backend.ephemeral:
-            return
-        del _users[backend]
-        for key in [key for key, held in _backends.items() if held is backend]:
-            del _backends[key]
-    backend.close()
+    """Note that one user of a backend ended, and close a backend without users.
+
+    This never waits for the lock. The garbage collector may call it at any moment, for
+    an abandoned transaction, even in a thread that holds the lock.
+    """
+    _left.append(backend)
+    _settle()
 
 
-def _warn_ignored(uri: "Uri", asked: "Settings", decided: "Settings") -> None:
+def _settle() -> None:
+    """Count the users that ended, unless another holder of the lock will do so.
+
+    Every holder calls this function after it has released the lock.
+    """
+    while _left and _lock.acquire(blocking=False):
+        try:
+            unused = list(filter(_count_left, _pop_left()))
+        finally:
+            _lock.release()
+        for backend in unused:
+            backend.close()
+
+
+def _pop_left() -> Iterator[Backend]:
+    with suppress(IndexError):
+        while True:
+            yield _left.popleft()
+
+
+def _count_left(backend: Backend) -> bool:
+    """Return whether the user that ended was the last one of `backend`."""
+    _users[backend] -= 1
+    if _users[backend] or backend.ephemeral:
+        return False
+    del _users[backend]
+    for key in [key for key, held in _backends.items() if held is backend]:
+        del _backends[key]
+    return True
+
+
+def _warn_ignored(uri: "Uri", asked: "Settings", **decided: Any) -> None:
+    """Warn of settings that the first catalog on the database has decided."""
     ignored = []
-    for section in _DECIDED:
-        mine, theirs = getattr(asked, section), getattr(decided, section)
+    for section, theirs in decided.items():
+        mine = getattr(asked, section)
         for name in sorted(mine.model_fields_set):
             if (value := getattr(mine, name)) != (used := getattr(theirs, name)):
                 ignored.append(f"{section}.{name} = {value} (it is {used})")

@@ -4,20 +4,31 @@ A pooler such as PgBouncer in transaction mode gives each transaction another se
 the server, which other clients use before and after. So every statement names the
 catalog's schema. Settings and prepared statements of a session are used only if the
 session belongs to this connection alone. It does if the process id that the connection
-was told is the server's own, because a pooler invents one. Otherwise settings are made
-for one transaction, with its BEGIN, and no statement is prepared by name.
+was told is the server's own, because a pooler invents one. Should a pooler forward it,
+then the random names of prepared statements keep clients apart. Otherwise settings are
+made for one transaction, with its BEGIN, and no statement is prepared by name.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 import select
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import psycopg
 from psycopg import conninfo, sql
@@ -73,6 +84,8 @@ _PREPARE_AFTER = 5
 _MOST_QUALIFIED = 1024
 # rows; from this many on, COPY is faster than values in the text of a statement
 _COPY_ROWS = 100
+# bits of the number in the name of the first statement that psycopg prepares
+_NAME_BITS = 63
 # bytes of an identifier in Postgres
 _MAX_NAME_BYTES = 63
 _Query = tuple[str, Params]
@@ -111,6 +124,119 @@ class _Connection(psycopg.Connection[Row]):
     prepared: Prepared | None = None
 
 
+class _Database:
+    """A process's connections to one database with one role and password.
+
+    The catalogs in all schemas of the database share them, because every statement
+    names its schema.
+    """
+
+    def __init__(
+        self, uri: Uri, settings: Settings, options: Mapping[str, Any]
+    ) -> None:
+        self.name = str(replace(uri, schema=None, table=None, options=()))
+        self.settings = settings.pool
+        timeout_s = self.settings.connect_timeout
+        # libpq's timeout; it takes whole seconds, and at least 2
+        seconds = max(2, round(timeout_s))
+        self.conninfo = conninfo.make_conninfo(**options, connect_timeout=seconds)
+        # the open catalogs
+        self.users: set[object] = set()
+        new_pool: partial[Pool[Any]] = partial(
+            Pool,
+            close=lambda connection: connection.close(),
+            size=self.settings.size,
+            timeout_s=timeout_s,
+            name=self.name,
+        )
+        self.pool: Pool[_Connection] = new_pool(
+            self._connect, healthy=_healthy, users=self.users
+        )
+        self.bulk_pool: Pool[BulkConnection] = new_pool(
+            self._connect_bulk, healthy=_is_bulk_healthy, beside=self.pool
+        )
+
+    def leave(self, user: object) -> None:
+        """End the use by one catalog; the last one closes the connections."""
+        self.users.discard(user)
+        if not self.users:
+            self.pool.close_idle()
+            self.bulk_pool.close_idle()
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """The timeout of a statement."""
+        timeout = self.settings.statement_timeout
+        return None if timeout is None else timeout_ms(timeout)
+
+    def _connect(self) -> _Connection:
+        with _waiting_for_slot(psycopg.OperationalError):
+            connection = _Connection.connect(
+                self.conninfo, autocommit=True, prepare_threshold=None
+            )
+        try:
+            # one message; the answer to its last statement is read
+            cursor = psycopg.ClientCursor(connection)
+            cursor.execute(
+                f"{self.setting(local=False)} WHERE pg_backend_pid() = %(pid)s; "
+                "SELECT pg_backend_pid() = %(pid)s, current_setting('server_encoding')",
+                {"pid": connection.pgconn.backend_pid},
+            )
+            cursor.nextset()
+            ((ours, encoding),) = cursor.fetchall()
+            if encoding != "UTF8":
+                raise CatalogError(
+                    f"{self.name}: the database's encoding is {encoding}; a catalog "
+                    "needs UTF8: CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+                )
+        except BaseException:
+            connection.close()
+            raise
+        if ours:
+            connection.prepare_threshold = _PREPARE_AFTER
+            # psycopg's names are of this number; random for the reason of `Prepared`'s
+            connection._prepared._prepared_idx = secrets.randbits(_NAME_BITS)
+            connection.prepared = Prepared()
+        return connection
+
+    def setting(self, *, local: bool) -> str:
+        """Return the SELECT that makes the settings of a session or a transaction."""
+        values = {
+            "synchronous_commit": _DURABLE,
+            "lock_timeout": f"'{timeout_ms(self.settings.lock_timeout)}'",
+        }
+        if self.timeout_ms is not None:
+            values["statement_timeout"] = f"'{self.timeout_ms}'"
+        if not local:
+            values["default_transaction_isolation"] = f"'{_ISOLATION}'"
+        made = (f"set_config('{n}', {v}, {local})" for n, v in values.items())
+        return f"SELECT {', '.join(made)}"
+
+    def _connect_bulk(self) -> BulkConnection:
+        from delkalakedb.catalog.engine import postgres_bulk as bulk
+
+        with _waiting_for_slot(bulk.OperationalError):
+            return bulk.Connection(self.conninfo)
+
+
+_databases: WeakValueDictionary[Hashable, _Database] = WeakValueDictionary()
+
+
+def _join(user: object, uri: Uri, settings: Settings) -> _Database:
+    """Return the process's connections to the database of `uri`, for one more user.
+
+    Only one thread calls this function at a time.
+    """
+    options = _options(uri, settings)
+    key = frozenset(options.items())
+    found = _databases.get(key)
+    # One without users is closed: the next catalog decides its settings anew.
+    if found is None or not found.users:
+        found = _databases[key] = _Database(uri, settings, options)
+    found.users.add(user)
+    return found
+
+
 class PostgresBackend(Backend):
     """A catalog in one schema of a Postgres database."""
 
@@ -140,27 +266,17 @@ class PostgresBackend(Backend):
             lambda text: qualify(text, lambda table: f"{quoted}.{table}")
         )
         self.statements = _schema_statements(self._schema, self.qualified)
-        self._settings = settings.pool
-        self._conninfo = _conninfo(uri, settings)
+        self.hot = frozenset(self.statements[name] for name in _HOT)
         self._user: str | None = None
         self._gone = False
-        new_pool: partial[Pool[Any]] = partial(
-            Pool,
-            close=lambda connection: connection.close(),
-            size=self._settings.size,
-            timeout_s=self._settings.connect_timeout,
-            name=self.name,
-        )
-        self._pool: Pool[_Connection] = new_pool(self._connect, healthy=_healthy)
-        self._bulk_pool: Pool[BulkConnection] = new_pool(
-            self._connect_bulk, healthy=_is_bulk_healthy, beside=self._pool
-        )
+        self._database = _join(self, uri, settings)
+        self.pool_settings = self._database.settings
 
     @contextmanager
     def _session(
         self, begin: Callable[[_Connection], Sequence[_Query]]
     ) -> Iterator[_PostgresSession]:
-        with self._mapped(), self._pool.connection() as connection:
+        with self._mapped(), self._database.pool.connection() as connection:
             try:
                 yield _PostgresSession(self, connection, begin(connection))
             finally:
@@ -188,7 +304,7 @@ class PostgresBackend(Backend):
         """Return the statements that begin a transaction."""
         begin = [_BEGIN]
         if connection.prepared is None:
-            begin = [_BEGIN_SHARED, (self._setting(local=True), {})]
+            begin = [_BEGIN_SHARED, (self._database.setting(local=True), {})]
         if not durable:
             begin.append(_NOT_DURABLE)
         if not any_version:
@@ -198,9 +314,10 @@ class PostgresBackend(Backend):
 
     def begin_read(self, connection: _Connection) -> list[_Query]:
         """Return the statements that give the reads after them a timeout."""
-        if connection.prepared is not None or self._timeout_ms is None:
+        timeout_ms = self._database.timeout_ms
+        if connection.prepared is not None or timeout_ms is None:
             return []
-        return [_BEGIN, (f"SET LOCAL statement_timeout TO {self._timeout_ms}", {})]
+        return [_BEGIN, (f"SET LOCAL statement_timeout TO {timeout_ms}", {})]
 
     def named(self, table: str) -> str:
         """Return `table` with its schema, for SQL without parameters."""
@@ -214,9 +331,11 @@ class PostgresBackend(Backend):
         # Bound here, because ADBC has only positional parameters. All are integers.
         values = {n: "NULL" if v is None else int(v) for n, v in params.items()}
         try:
-            with self._mapped(), self._bulk_pool.connection() as connection:
+            with self._mapped(), self._database.bulk_pool.connection() as connection:
                 text = self.qualified(sql) % values
-                yield from bulk.read(connection, text, self._timeout_ms, schema)
+                yield from bulk.read(
+                    connection, text, self._database.timeout_ms, schema
+                )
         except bulk.Error as error:
             lost = isinstance(error, bulk.OperationalError)
             raise _map_error(self.name, error, error.sqlstate, lost) from error
@@ -245,7 +364,9 @@ class PostgresBackend(Backend):
         return self._user
 
     def back_up(self, file: Path, tables: Sequence[str]) -> None:
-        dump_tables(file, [*map(self.named, tables)], _environment(self._conninfo))
+        dump_tables(
+            file, [*map(self.named, tables)], _environment(self._database.conninfo)
+        )
 
     @contextmanager
     def restoring(self, file: Path) -> Iterator[Restore]:
@@ -277,8 +398,7 @@ class PostgresBackend(Backend):
         return bool(replica)
 
     def close(self) -> None:
-        self._pool.close()
-        self._bulk_pool.close()
+        self._database.leave(self)
 
     def _commit(self, session: _PostgresSession) -> None:
         try:
@@ -290,58 +410,6 @@ class PostgresBackend(Backend):
             raise UnknownOutcomeError(
                 f"{self.name}: the connection was lost during COMMIT: {error}"
             ) from error
-
-    @property
-    def _timeout_ms(self) -> int | None:
-        timeout = self._settings.statement_timeout
-        return None if timeout is None else timeout_ms(timeout)
-
-    def _connect(self) -> _Connection:
-        with _waiting_for_slot(psycopg.OperationalError):
-            connection = _Connection.connect(
-                self._conninfo, autocommit=True, prepare_threshold=None
-            )
-        try:
-            # one message; the answer to its last statement is read
-            cursor = psycopg.ClientCursor(connection)
-            cursor.execute(
-                f"{self._setting(local=False)} WHERE pg_backend_pid() = %(pid)s; "
-                "SELECT pg_backend_pid() = %(pid)s, current_setting('server_encoding')",
-                {"pid": connection.pgconn.backend_pid},
-            )
-            cursor.nextset()
-            ((ours, encoding),) = cursor.fetchall()
-            if encoding != "UTF8":
-                raise CatalogError(
-                    f"{self.name}: the database's encoding is {encoding}; a catalog "
-                    "needs UTF8: CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
-                )
-        except BaseException:
-            connection.close()
-            raise
-        if ours:
-            connection.prepare_threshold = _PREPARE_AFTER
-            connection.prepared = Prepared(self.statements[name] for name in _HOT)
-        return connection
-
-    def _setting(self, *, local: bool) -> str:
-        """Return the SELECT that makes the settings of a session or a transaction."""
-        values = {
-            "synchronous_commit": _DURABLE,
-            "lock_timeout": f"'{timeout_ms(self._settings.lock_timeout)}'",
-        }
-        if self._timeout_ms is not None:
-            values["statement_timeout"] = f"'{self._timeout_ms}'"
-        if not local:
-            values["default_transaction_isolation"] = f"'{_ISOLATION}'"
-        made = (f"set_config('{n}', {v}, {local})" for n, v in values.items())
-        return f"SELECT {', '.join(made)}"
-
-    def _connect_bulk(self) -> BulkConnection:
-        from delkalakedb.catalog.engine import postgres_bulk as bulk
-
-        with _waiting_for_slot(bulk.OperationalError):
-            return bulk.Connection(self._conninfo)
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:
@@ -418,7 +486,8 @@ def timeout_ms(seconds: float) -> int:
     return max(1, int(seconds * 1000))
 
 
-def _conninfo(uri: Uri, settings: Settings) -> str:
+def _options(uri: Uri, settings: Settings) -> dict[str, Any]:
+    """Return libpq's options for connections to the database of `uri`."""
     password = uri.password
     if password is None and settings.sql.password is not None:
         password = settings.sql.password.get_secret_value()
@@ -428,7 +497,6 @@ def _conninfo(uri: Uri, settings: Settings) -> str:
         "dbname": uri.database,
         "user": uri.user,
         "password": password,
-        "connect_timeout": max(2, round(settings.pool.connect_timeout)),
         "application_name": "delkalakedb",
         "client_encoding": "UTF8",
         "keepalives_idle": 30,
@@ -436,9 +504,7 @@ def _conninfo(uri: Uri, settings: Settings) -> str:
         "keepalives_count": 3,
         **uri.tls,
     }
-    return conninfo.make_conninfo(
-        **{key: value for key, value in options.items() if value is not None}
-    )
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def _healthy(connection: _Connection) -> bool:
@@ -586,7 +652,8 @@ class _PostgresSession(Session):
         cursor = psycopg.ClientCursor(self._connection)
         prepared = self._connection.prepared
         literal = psycopg.adapt.Transformer(self._connection).as_literal
-        made = prepared.due(text for text, _ in queries) if prepared else {}
+        texts = [text for text, _ in queries]
+        made = prepared.due(texts, self._backend.hot) if prepared else {}
         texts = [preparation(text, name) for text, name in made.items()]
         for query, values in queries:
             call = prepared.call(query, values, made, literal) if prepared else None

@@ -5,7 +5,8 @@ commit. `EXECUTE` of a prepared statement goes into one message with other state
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -21,28 +22,29 @@ _Values = Params | Sequence[Any]
 class Prepared:
     """The statements that one connection has prepared.
 
-    A statement is prepared on its second use.
-
-    Args:
-        kinds: the texts of the statements to prepare, besides all inserts.
+    A statement is prepared on its second use. Its name is random: should a pooler share
+    the session with other clients unnoticed, no client runs another's statement.
     """
 
-    def __init__(self, kinds: Iterable[str]) -> None:
-        self._kinds = frozenset(kinds)
+    def __init__(self) -> None:
+        self._prefix = f"dk_{secrets.token_hex(8)}"
         self._seen: set[str] = set()
         self._names: dict[str, str] = {}
         self._numbers = count()
 
-    def due(self, texts: Iterable[str]) -> dict[str, str]:
+    def due(self, texts: Iterable[str], hot: Set[str]) -> dict[str, str]:
         """Return a new name for each of `texts` that is to be prepared now.
 
-        No name is used twice, because a message that failed may have prepared its
-        statements before it failed.
+        `hot` are the statements that are worth preparing, besides all inserts. No name
+        is used twice, because a message that failed may have prepared its statements
+        before it failed.
         """
         due = {}
-        for text in filter(self._is_kind, texts):
+        for text in texts:
+            if text not in hot and not text.startswith("INSERT INTO "):
+                continue
             if text in self._seen and text not in self._names:
-                due[text] = f"dk_{next(self._numbers)}"
+                due[text] = f"{self._prefix}_{next(self._numbers)}"
             elif len(self._seen) < _MOST:
                 self._seen.add(text)
         return due
@@ -73,9 +75,6 @@ class Prepared:
             values = [values[key] for key in _numbered(text)[1]]
         given = b", ".join(b"NULL" if v is None else literal(v) for v in values)
         return f"EXECUTE {name} ({given.decode()})" if given else f"EXECUTE {name}"
-
-    def _is_kind(self, text: str) -> bool:
-        return text in self._kinds or text.startswith("INSERT INTO ")
 
 
 def preparation(text: str, name: str) -> str:

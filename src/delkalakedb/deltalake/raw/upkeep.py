@@ -257,7 +257,8 @@ def _commit(
 def _absent(table: SqlRawTable, version: int) -> list[Add]:
     log, store = table.log, _store(table)
     keys = {key_inside(add.path, store.url) for add in log.adds(version)}
-    absent = keys - {None, *(file.path for file in store.list())}
+    unlisted = keys - {None, *(file.path for file in store.list())}
+    absent = {key for key in unlisted if key and store.head_linked(key) is None}
     adds = log.adds(version) if absent else ()
     return [add for add in adds if key_inside(add.path, store.url) in absent]
 

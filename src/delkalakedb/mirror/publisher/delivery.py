@@ -36,6 +36,11 @@ _RETRIED = (
     "at once by `deltasql mirror retry`"
 )
 _STUCK = "Until then no version of the table is published"
+_TAKEN = "another process holds the lease on publishing the table"
+_SHARED = (
+    "That process publishes this version, too. If it fails or ends, the next commit to "
+    "the table or `deltasql mirror run` publishes the version"
+)
 
 
 def note_failure(name: str, version: int, error: Exception) -> PublishWarning:
@@ -43,12 +48,15 @@ def note_failure(name: str, version: int, error: Exception) -> PublishWarning:
     known = isinstance(error, DeltalakeDBError)
     reason = str(error) if known else f"{type(error).__name__}: {error}"
     outlook = _STUCK if isinstance(error, DivergedError) else _RETRIED
-    failure = PublishWarning(name, version, reason, outlook)
     if not known:
         # A bug of this package: only its traceback says where.
         _log.error("%s: version %s: publishing failed", name, version, exc_info=error)
-    values: dict[str, str | int] = {"table": name, "version": version}
-    log_event(_log, logging.WARNING, str(failure), event="publish failed", **values)
+    return _noted("publish failed", PublishWarning(name, version, reason, outlook))
+
+
+def _noted(event: str, failure: PublishWarning) -> PublishWarning:
+    values: dict[str, str | int] = {"table": failure.table, "version": failure.version}
+    log_event(_log, logging.WARNING, str(failure), event=event, **values)
     return failure
 
 
@@ -57,7 +65,9 @@ def tell_all(catalog: Catalog, failures: Iterable[PublishWarning]) -> None:
     raised: PublishWarning | None = None
     for failure in failures:
         try:
-            tell_unpublished(_identity(catalog, failure.table), failure)
+            # A failure is news even after a warning that a lease was taken.
+            known = _identity(catalog, failure.table), failure.outlook
+            tell_unpublished(known, failure)
         except PublishWarning as error:
             raised = raised or error
     if raised is not None:
@@ -270,22 +280,18 @@ def _publish_table(
             if (due := due_checkpoint(catalog, done.mirror, done.version)) is not None:
                 _checkpoint(catalog, done.mirror, due, stores(done.mirror))
         if done.version < version:
-            _explain(done.mirror, version)
+            return _explained(done.mirror, version)
     except Exception as error:
         return note_failure(name, version, error)
     return done
 
 
-def _explain(mirror: Mirror, version: int) -> None:
-    """Raise or log why a version isn't published, although no attempt failed here."""
+def _explained(mirror: Mirror, version: int) -> PublishWarning:
+    """Return why a version isn't published, although no attempt failed here."""
     if mirror.is_put_off and not mirror.is_held:
         raise MirrorError(f"an earlier attempt failed: {mirror.last_error}")
-    # Nothing has failed: the process with the lease publishes this version as well.
-    message = (
-        f"{mirror.name}: version {version} is committed; another process is "
-        "publishing it"
-    )
-    log_event(_log, logging.WARNING, message, event="publish waits", table=mirror.name)
+    waits = PublishWarning(mirror.name, version, _TAKEN, _SHARED)
+    return _noted("publish waits", waits)
 
 
 def _checkpoint(catalog: Catalog, mirror: Mirror, version: int, store: Store) -> None:

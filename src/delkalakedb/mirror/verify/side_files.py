@@ -122,7 +122,15 @@ def absent_files(
         wanted.discard(_hash(meta.path, meta.size_bytes))
     if wanted:
         files = (file for add in adds() for file in _files(add, store.url))
-        yield from (file for file in files if _hash(*file) in wanted)
+        for path, size in files:
+            if _hash(path, size) in wanted and not _is_linked(store, path, size):
+                yield path, size
+
+
+def _is_linked(store: Store, path: str, size: int | None) -> bool:
+    """Return whether a file is there, although the store hasn't listed it."""
+    found = store.head_linked(path)
+    return found is not None and size in (None, found.size_bytes)
 
 
 def _files(add: Add, location: str) -> Iterator[tuple[str, int | None]]:
