@@ -24,6 +24,8 @@ from delkalakedb.settings.uri import format_uri, parse_uri
 
 _BARS = ("open", "tables", "query")
 _FILES, _QUICK_FILES = 20_000, 1_000
+# files of a table of three versions, without a checkpoint
+_FEW_FILES = 2
 _ROUNDS, _QUICK_ROUNDS = 15, 3
 # Ratios to deltalake's import and open; SQLite only, because the drivers of the other
 # databases alone take about as much.
@@ -42,12 +44,15 @@ def main() -> int:
     rounds = _QUICK_ROUNDS if options.quick else _ROUNDS
     runs: list[Run] = []
     try:
-        tables.build_delta(work / "delta", files)
+        delta = {size: work / f"delta-{size}" for size in (_FEW_FILES, files)}
+        for size, folder in delta.items():
+            tables.build_delta(folder, size, checkpoint=size > _FEW_FILES)
         with postgres_server("postgres" in options.engines):
             for engine in options.engines:
-                run = Run(engine, work, (files,), {}, (0, 0), 0, None)
-                runs.append(run)
-                _measure(run, work / "delta", options.bars, rounds)
+                for size, folder in delta.items():
+                    run = Run(engine, work, (size,), {}, (0, 0), 0, None)
+                    runs.append(run)
+                    _measure(run, folder, options.bars, rounds)
         write_json(runs, options.out / "startup.json")
     finally:
         shutil.rmtree(work)
@@ -80,7 +85,7 @@ def _measure(run: Run, peer: Path, bars: Collection[str], rounds: int) -> None:
     for name in bars:
         run.report(bar, whats[name], found[name], "s")
         ratio = found[name] / found["deltalake"]
-        most = _MOST.get((run.engine, name)) if run.largest == _FILES else None
+        most = _MOST.get((run.engine, name)) if run.largest != _QUICK_FILES else None
         run.at_most(bar, f"{whats[name]}, ours / deltalake", ratio, most)
 
 
@@ -95,8 +100,8 @@ def _least(cases: Mapping[str, list[str]], rounds: int) -> dict[str, float]:
 
 def _built(run: Run) -> str:
     """Build an unpublished table without data files."""
-    database = run.database("startup")
-    location = run.folder / f"files-{run.engine}"
+    database = run.database(f"startup{run.largest}")
+    location = run.folder / f"files-{run.engine}-{run.largest}"
     location.mkdir()
     with database.connect() as catalog:
         first = Staged(tables.NAME, tables.first_actions(), location=str(location))

@@ -164,13 +164,14 @@ def first_actions() -> list[Action]:
     ]
 
 
-def build_delta(location: Path, files: int) -> None:
+def build_delta(location: Path, files: int, *, checkpoint: bool = True) -> None:
     """Build a plain Delta table, with a checkpoint by delta-rs at its last version."""
     log = location / "_delta_log"
     log.mkdir(parents=True)
     for version, actions in enumerate([first_actions(), *batches(files)]):
         (log / f"{version:020}.json").write_bytes(encode_commit(actions))
-    deltalake.DeltaTable(location).create_checkpoint()
+    if checkpoint:
+        deltalake.DeltaTable(location).create_checkpoint()
 
 
 def build_empty(catalog: dk.Catalog) -> int:

@@ -1,7 +1,6 @@
 """The clock of this machine, and pauses between attempts."""
 
 import math
-import random
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -28,6 +27,9 @@ def pause_s(
             again at the same time.
     """
     grown_s = math.ldexp(initial_s, min(attempts, _MOST_DOUBLINGS))
+    # Imported here, because most processes never wait.
+    import random
+
     return min(grown_s, max_s) * random.uniform(1 - jitter, 1)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from delkalakedb import Catalog
 from delkalakedb.catalog.commit.outcome import Conflicted
-from delkalakedb.catalog.read.head import COLUMNS_PER_TABLE, revise
+from delkalakedb.catalog.read.stat_index import COLUMNS_PER_TABLE, revise
 from delkalakedb.errors import CommitFailedError, DeltalakeDBError, ProtocolError
 from delkalakedb.model.actions import Action, Add, CommitInfo, DeletionVector, Remove
 from delkalakedb.model.log import Reads, Staged

@@ -13,7 +13,7 @@ from delkalakedb import Catalog
 from delkalakedb.catalog.engine.backend import Run, Session
 from delkalakedb.catalog.load.copies import PARTS
 from delkalakedb.catalog.read.action_rows import FILES_SCHEMA
-from delkalakedb.catalog.read.head import TABLES
+from delkalakedb.catalog.read.stat_index import TABLES
 from delkalakedb.model.stats.values import Kind
 from tests.support.actions import add, create, stats
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from delkalakedb import Catalog
 from delkalakedb.catalog.read.head import (
     FILES_PER_TABLE,
-    TABLES,
     StatColumn,
     parse_columns,
 )
+from delkalakedb.catalog.read.stat_index import TABLES
 
 _STATE = ("dl_metadata", "dl_protocols", "dl_txns", "dl_domains", "dl_cdc_files")
 _COLUMNS = {

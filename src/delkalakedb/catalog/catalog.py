@@ -29,8 +29,6 @@ from delkalakedb.catalog.read import Identity, SqlTxnLogReader, find_head, parse
 from delkalakedb.catalog.snapshot import Snapshot
 from delkalakedb.clock import now_ms
 from delkalakedb.errors import DeltaError
-from delkalakedb.model.records import Table
-from delkalakedb.model.times import duration_ms
 from delkalakedb.settings import (
     PlainSettings,
     Uri,
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     )
     from delkalakedb.catalog.read import Expired
     from delkalakedb.model.log import Staged
+    from delkalakedb.model.records import Table
     from delkalakedb.settings import Settings, SettingsDict
 
 
@@ -212,6 +211,7 @@ class Catalog:
             dry_run: return what would be dropped, and drop nothing.
         """
         from delkalakedb.catalog.read import expire_versions
+        from delkalakedb.model.times import duration_ms
 
         return expire_versions(
             self.backend,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Union
@@ -14,12 +13,12 @@ from delkalakedb.catalog.engine import Backend
 from delkalakedb.catalog.read import Head, Identity, SqlTxnLogReader
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
-from delkalakedb.model.records import Commit, File, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from delkalakedb.model.predicate.predicate import Predicate
+    from delkalakedb.model.records import Commit, File, Table
 
 Filter = Union[str, Sequence[Any], "Predicate"]
 
@@ -43,6 +42,16 @@ class Snapshot:
     def table(self) -> Table:
         """The table at this version."""
         return self._head.table()
+
+    @property
+    def location(self) -> str:
+        """The table's location."""
+        return self._head.location
+
+    @property
+    def num_files(self) -> int:
+        """The number of files of this version."""
+        return self._head.num_files
 
     @property
     def version(self) -> int:
@@ -95,6 +104,10 @@ class Snapshot:
         Args:
             where: only files that may hold a row that matches.
         """
+        from dataclasses import fields
+
+        from delkalakedb.model.records import File
+
         names = [field.name for field in fields(File)]
         names.remove("removed_version")
         return chain.from_iterable(map(_files_of, self.files(where, columns=names)))
@@ -200,6 +213,8 @@ class Snapshot:
 
 
 def _files_of(batch: pa.RecordBatch) -> Iterator[File]:
+    from delkalakedb.model.records import File
+
     for row in batch.to_pylist():
         for name in ("partition_values", "tags", "deletion_vector"):
             row[name] = row[name] and msgspec.json.decode(row[name])

@@ -15,16 +15,14 @@ if TYPE_CHECKING:
     from delkalakedb import Catalog
 
 
-_BLANK = re.compile(r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.S)
-_WORD = re.compile(r"[.\\]?([a-z][\w-]*)(?=[\s;]|\Z)")
-_TOKEN = re.compile(
-    r"""--[^\n]* | /\*.*?\*/
+# Texts, because every command imports this module, and few run the shell.
+_BLANK = r"(?s)(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
+_WORD = r"[.\\]?([a-z][\w-]*)(?=[\s;]|\Z)"
+_TOKEN = r"""(?sx)--[^\n]* | /\*.*?\*/
     | [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
     | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$
     | (?P<open>/\*|'|"|\$\w*\$)
-    | (?P<end>;) | \w+ | .""",
-    re.S | re.X,
-)
+    | (?P<end>;) | \w+ | ."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def split(text: str, commands: Collection[str]) -> tuple[list[Statement], str]:
     found: list[Statement] = []
     start = _skipped(text, 0)
     while start < len(text):
-        word = _WORD.match(text, start)
+        word = re.compile(_WORD).match(text, start)
         if word and word[1] in commands:
             line = text[start:].partition("\n")[0]
             end = start + len(line)
@@ -62,13 +60,13 @@ def split(text: str, commands: Collection[str]) -> tuple[list[Statement], str]:
 
 
 def _skipped(text: str, start: int) -> int:
-    blank = _BLANK.match(text, start)
+    blank = re.compile(_BLANK).match(text, start)
     return blank.end() if blank else start
 
 
 def _end_of_sql(text: str, start: int) -> int | None:
     """Return the position of the semicolon, or None if the statement is incomplete."""
-    for token in _TOKEN.finditer(text, start):
+    for token in re.compile(_TOKEN).finditer(text, start):
         if token["open"]:
             return None
         if token["end"]:

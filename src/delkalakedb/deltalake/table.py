@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from deltalake.table import FilePruningPredicateType, FilterType
 
 
-_UNKNOWN = re.compile(r"Unknown scheme: (.*?)\. Known schemes: (.*)")
+_UNKNOWN = r"Unknown scheme: (.*?)\. Known schemes: (.*)"
 # Prefix of schemes that are other names of known ones.
 _ALIAS = "opendal+"
 _EXAMPLE = "deltasql://sqlite/file.db?table=name"
@@ -43,7 +43,7 @@ def naming_schemes() -> Iterator[None]:
     try:
         yield
     except DeltaTableNotFoundError as error:
-        found = _UNKNOWN.match(str(error))
+        found = re.match(_UNKNOWN, str(error))
         if found is None:
             raise
         theirs = (name for name in found[2].split(",") if not name.startswith(_ALIAS))

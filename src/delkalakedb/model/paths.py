@@ -5,17 +5,16 @@ compares or deletes a file of a table uses its result, never the text in the log
 because several texts can name one file, and a text can lead anywhere.
 """
 
-import hashlib
 import re
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeGuard
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import Action, Add, Cdc, Remove, known
-from delkalakedb.model.vectors import vector_paths
 from delkalakedb.settings import redact
 
 Values = dict[str, str | None]
@@ -69,8 +68,7 @@ def compacted_path(first: int, last: int) -> str:
     return f"{LOG}/{first:020}.{last:020}.compacted.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
+class Inside(msgspec.Struct, frozen=True):
     """A file below a table's location.
 
     Args:
@@ -80,8 +78,7 @@ class Inside:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(msgspec.Struct, frozen=True):
     """The target of a path that isn't a file below a table's location.
 
     Args:
@@ -94,8 +91,7 @@ class Outside:
     absolute: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Root:
+class _Root(msgspec.Struct, frozen=True):
     scheme: str
     authority: str
     parts: tuple[str, ...]
@@ -152,6 +148,9 @@ def key_inside(path: str, location: str) -> str | None:
 
 def log_paths(action: Add | Remove | Cdc) -> Iterator[str]:
     """Yield the paths, as in the log, of an action's file and deletion vector."""
+    # Imported here, because opening a table needs no vectors.
+    from delkalakedb.model.vectors import vector_paths
+
     yield action.path
     if not isinstance(action, Cdc) and (vector := known(action.deletion_vector)):
         yield from vector_paths(vector)
@@ -310,4 +309,7 @@ def _folder(name: str, value: str | None) -> str:
     folder = f"{name if plain else quote(name, safe='')}={text}"
     if all(len(part.encode()) <= _MAX_NAME_BYTES for part in folder.split("/")):
         return folder
+    # Imported here, because opening a table hashes nothing and OpenSSL takes 3 ms.
+    import hashlib
+
     return hashlib.sha256(folder.encode()).hexdigest()

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from delkalakedb.errors import CodecError
-from delkalakedb.model.schema.schema import Schema, parse_schema
+
+if TYPE_CHECKING:
+    from delkalakedb.model.schema.schema import Schema
 
 Strings = dict[str, str | None]
 
@@ -59,8 +61,10 @@ class Table(_Record):
     size_bytes: int = 0
 
     @property
-    def schema(self) -> Schema:
+    def schema(self) -> "Schema":
         """The parsed schema."""
+        from delkalakedb.model.schema.schema import parse_schema
+
         return parse_schema(self.schema_string)
 
 

@@ -26,43 +26,40 @@ SECRET_NAMES = (
     "token",
 )
 
+# Patterns are texts, which `re` compiles on first use: most processes redact nothing.
+
 # Up to the last `@`, because a password that wasn't encoded may hold `@`, `/` or `?`.
-_DELTASQL = re.compile(r"(deltasql://(?:[\w+-]*/)?[^\s/?#:]*):\S*@", re.IGNORECASE)
+_DELTASQL = r"(?i)(deltasql://(?:[\w+-]*/)?[^\s/?#:]*):\S*@"
 # After a colon digits are a port only in http URLs; elsewhere they are a password.
-_URL = re.compile(
-    r"(?:(https?://[^\s/?#:]*):(?!\d+[/?#])|(?<!http)(?<!https)(://[^\s/?#:]*):)\S*@"
-)
-_HOSTLESS = re.compile(
-    r"(deltasql://(?!sqlite/|duckdb/)(?:[\w+-]*/)?[^\s/?#:]*)"
-    r":(?!\d+(?:[/?#]|$)|\*\*\*@)[^?#]*",
-    re.IGNORECASE,
+_URL = r"(?:(https?://[^\s/?#:]*):(?!\d+[/?#])|(?<!http)(?<!https)(://[^\s/?#:]*):)\S*@"
+_HOSTLESS = (
+    r"(?i)(deltasql://(?!sqlite/|duckdb/)(?:[\w+-]*/)?[^\s/?#:]*)"
+    r":(?!\d+(?:[/?#]|$)|\*\*\*@)[^?#]*"
 )
 _NAME = rf"(?:{'|'.join(SECRET_NAMES)})".replace("_", "[_-]")
 _VALUE = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&,;}]+)"
 # Pairs `key=value`, `key:value` and `"key": "value"`. `key: value` isn't one, because
 # an error about a table, a column or a file begins with its name and a colon.
-_NAMED = re.compile(
-    rf"\b(\w*(?:{_NAME}|sig|signature)"
+_NAMED = (
+    rf"(?i)\b(\w*(?:{_NAME}|sig|signature)"
     r"(?:[\"']?\s*=\s*|[\"']?:(?!\s)|[\"']\s*:\s*(?=[\"'])))"
-    rf"{_VALUE}",
-    re.IGNORECASE,
+    rf"{_VALUE}"
 )
-_HEADER = re.compile(
-    rf"\b(x-[\w-]*{_NAME}:\s+|authorization:\s+(?:basic|bearer)\s+)[^\s,;\"']+",
-    re.IGNORECASE,
+_HEADER = (
+    rf"(?i)\b(x-[\w-]*{_NAME}:\s+|authorization:\s+(?:basic|bearer)\s+)[^\s,;\"']+"
 )
 # The user and password in the example URIs that errors and help show.
-_EXAMPLE = re.compile(
+_EXAMPLE = (
     r"(?<=deltasql://postgres/)(?:user:password@|\[\[user\[:password\]@\])(?=host\b)"
 )
 # A secret so short or plain that a text may hold its characters by chance.
-_WORD = re.compile(r".{0,5}|[a-z]{1,9}|[0-9]{1,9}", re.IGNORECASE | re.DOTALL)
+_WORD = r"(?is).{0,5}|[a-z]{1,9}|[0-9]{1,9}"
 # characters; a secret of this length is masked even within a longer word
 _LONG = 16
 # A text meant as a URI may lack slashes, or have Postgres's own scheme.
-_SCHEME = re.compile(r"(?:deltasql|postgres(?:ql)?):/*", re.IGNORECASE)
-_ANY_PASSWORD = re.compile(r":\S*(?:@|%40)")
-_QUERY_SECRET = re.compile(r"(\?.*?password=).*", re.IGNORECASE)
+_SCHEME = r"(?i)(?:deltasql|postgres(?:ql)?):/*"
+_ANY_PASSWORD = r":\S*(?:@|%40)"
+_QUERY_SECRET = r"(?i)(\?.*?password=).*"
 _LONGEST = 300  # characters of a URI that an error shows
 
 
@@ -72,7 +69,7 @@ def redact(text: str) -> str:
     The example URIs that errors and help show stay as they are.
     """
     pieces, end = [], 0
-    for example in _EXAMPLE.finditer(text):
+    for example in re.finditer(_EXAMPLE, text):
         pieces += [_redact(text[end : example.start()]), example[0]]
         end = example.end()
     return "".join([*pieces, _redact(text[end:])])
@@ -84,7 +81,7 @@ def redact_secrets(text: str, secrets: Iterable[str]) -> str:
     A secret that may be a word, such as `test`, isn't masked, and a short secret isn't
     masked within a longer word.
     """
-    for secret in (s for s in secrets if not _WORD.fullmatch(s)):
+    for secret in (s for s in secrets if not re.fullmatch(_WORD, s)):
         for form in {secret, quote(secret, safe="")}:
             found = re.escape(form)
             if len(secret) < _LONG:
@@ -95,12 +92,13 @@ def redact_secrets(text: str, secrets: Iterable[str]) -> str:
 
 def redact_url(text: str) -> str:
     """Mask the password of a URL."""
-    return _URL.sub(rf"\1\2:{MASK}@", text)
+    return re.sub(_URL, rf"\1\2:{MASK}@", text)
 
 
 def _redact(text: str) -> str:
-    text = _DELTASQL.sub(rf"\1:{MASK}@", text)
-    return _HEADER.sub(rf"\1{MASK}", _NAMED.sub(rf"\1{MASK}", redact_url(text)))
+    text = re.sub(_DELTASQL, rf"\1:{MASK}@", text)
+    text = re.sub(_NAMED, rf"\1{MASK}", redact_url(text))
+    return re.sub(_HEADER, rf"\1{MASK}", text)
 
 
 def redact_uri(text: str, parameters: Container[str]) -> str:
@@ -110,13 +108,13 @@ def redact_uri(text: str, parameters: Container[str]) -> str:
     may be a secret.
     """
     one_word = re.sub(r"\s", "%20", text)
-    scheme = found[0] if (found := _SCHEME.match(one_word)) else ""
-    rest = _ANY_PASSWORD.sub(rf":{MASK}@", one_word[len(scheme) :])
+    scheme = found[0] if (found := re.match(_SCHEME, one_word)) else ""
+    rest = re.sub(_ANY_PASSWORD, rf":{MASK}@", one_word[len(scheme) :])
     head, mark, query = f"{scheme}{rest}".partition("?")
     pieces = (_redact_parameter(piece, parameters) for piece in query.split("&"))
     query = "&".join(pieces)
-    shown = _HOSTLESS.sub(rf"\1:{MASK}", redact(f"{head}{mark}{query}"))
-    shown = _QUERY_SECRET.sub(rf"\1{MASK}", shown)
+    shown = re.sub(_HOSTLESS, rf"\1:{MASK}", redact(f"{head}{mark}{query}"))
+    shown = re.sub(_QUERY_SECRET, rf"\1{MASK}", shown)
     return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
 
 
@@ -126,5 +124,5 @@ def _redact_parameter(text: str, known: Container[str]) -> str:
     if value and name not in known:
         return f"{name}={MASK}"
     plain = unquote(value)
-    hidden = redact(_ANY_PASSWORD.sub(rf":{MASK}@", plain))
+    hidden = redact(re.sub(_ANY_PASSWORD, rf":{MASK}@", plain))
     return text if hidden == plain else f"{name}={hidden}"

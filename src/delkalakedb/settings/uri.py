@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from delkalakedb.errors import UriError
@@ -30,8 +30,7 @@ _T = TypeVar("_T")
 _OptionValue = str | int | float
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """A parameter of a URI.
 
     Args:

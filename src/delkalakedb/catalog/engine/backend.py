@@ -8,12 +8,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
+
+import msgspec
 
 from delkalakedb.errors import (
     CatalogError,
@@ -59,8 +60,7 @@ else:
         return f"delkalakedb/{version('delkalakedb')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
+class Actor(msgspec.Struct, frozen=True):
     """The user, host and client that commit, for the audit trail."""
 
     db_user: str | None
@@ -69,8 +69,7 @@ class Actor:
     client: str
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(msgspec.Struct, frozen=True):
     """The features in which engines differ."""
 
     # Writers of different tables run concurrently and lock their tables. Without table
@@ -84,8 +83,7 @@ class Capabilities:
     keeps_heads: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Insert:
+class Insert(msgspec.Struct, frozen=True):
     """Rows for a table, held by column because many rows are made faster that way.
 
     A column is a sequence or an Arrow array.
@@ -150,8 +148,7 @@ def columns_to_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """A named statement that changes rows."""
 
     name: str
@@ -234,8 +231,7 @@ class Session(ABC):
         """Execute the statements of a migration."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restore:
+class Restore(msgspec.Struct, frozen=True):
     """A write transaction that can read the rows of a backup.
 
     Args:

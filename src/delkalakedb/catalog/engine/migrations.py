@@ -12,7 +12,7 @@ from delkalakedb.catalog.engine.statements import load_migrations, split_script
 from delkalakedb.clock import now_ms
 from delkalakedb.errors import CatalogNotFoundError, CatalogSchemaError
 
-_CREATED = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
+_CREATED = r"(?m)^CREATE TABLE (\w+)"
 
 
 def latest_schema_version(engine: str) -> int:
@@ -26,7 +26,9 @@ def catalog_tables(engine: str, version: int) -> list[str]:
     `dl_tables` is first, because the other tables refer to it.
     """
     scripts = load_migrations(engine).items()
-    made = [t for v, text in scripts if v <= version for t in _CREATED.findall(text)]
+    made = [
+        t for v, text in scripts if v <= version for t in re.findall(_CREATED, text)
+    ]
     return sorted(made, key=lambda table: table != "dl_tables")
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _HEADER = re.compile(r"^-- name: (\w+)\n((?:--.*\n)*)", re.MULTILINE)
+# the format of parameters in the files
+_AS_WRITTEN = ":{}"
 # a parameter, but neither a Postgres cast (`::text`) nor part of a word
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 # a table of the catalog where a statement names it, not before the name of a column
@@ -118,11 +120,12 @@ def load_statements(engine: str, placeholder: str) -> Mapping[str, str]:
     for topic in (*sorted(files.keys() - engines), *own):
         statements |= dict(_parse(files[topic].read_text("utf-8")))
     now_ms = statements.pop("now_ms")
+    texts = {n: text.replace("{now_ms}", now_ms) for n, text in statements.items()}
+    if placeholder == _AS_WRITTEN:
+        return texts
     return {
-        name: _PARAMETER.sub(
-            lambda m: placeholder.format(m[1]), text.replace("{now_ms}", now_ms)
-        )
-        for name, text in statements.items()
+        name: _PARAMETER.sub(lambda m: placeholder.format(m[1]), text)
+        for name, text in texts.items()
     }
 
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -277,7 +277,7 @@ class _Versions:
         self._version = head.version
         self._timestamp_ms = head.timestamp_ms
         self._files = files
-        self._same = {"table_id": head.table_id, **asdict(actor)}
+        self._same = {"table_id": head.table_id, **msgspec.structs.asdict(actor)}
         self._limit = limit
         self._stamped = _is_stamped(head)
         self._rows: list[dict[str, Any]] = []

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from delkalakedb.catalog.read.planner import *
     from delkalakedb.catalog.read.retention import *
     from delkalakedb.catalog.read.sql_log import *
+    from delkalakedb.catalog.read.stat_index import *
     from delkalakedb.catalog.read.version_files import *
 else:
     __getattr__, __dir__ = door(
@@ -21,13 +22,14 @@ else:
                 "remove_from_row"
             ),
             "head": (
-                "COLUMNS_PER_TABLE FILES_PER_TABLE FOLLOWING Head Identity StatColumn "
-                "check_identity check_name check_place find_head find_kept index_files "
-                "load_head no_such_table parse_head revise"
+                "FILES_PER_TABLE FOLLOWING Head Identity StatColumn check_identity "
+                "check_name check_place find_head find_kept load_head no_such_table "
+                "parse_head"
             ),
             "planner": "plan",
             "retention": "Expired check_kept expire_versions",
             "sql_log": ("SqlTxnLogReader commit_from_row load_files load_tombstones"),
+            "stat_index": "COLUMNS_PER_TABLE index_files revise",
             "version_files": "Upkeep list_files load_only_in",
         },
     )

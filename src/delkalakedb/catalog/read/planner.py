@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from delkalakedb.catalog.engine import Backend, Session
 from delkalakedb.catalog.read.action_rows import FILES_SCHEMA
-from delkalakedb.catalog.read.head import TABLES, Head, StatColumn, unit_of
+from delkalakedb.catalog.read.head import Head, StatColumn
 from delkalakedb.catalog.read.retention import check_kept, while_kept
 from delkalakedb.catalog.read.sql_log import load_files
+from delkalakedb.catalog.read.stat_index import TABLES, unit_of
 from delkalakedb.model.predicate.matcher import (
     Driver,
     HasNull,

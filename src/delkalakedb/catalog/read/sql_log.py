@@ -18,12 +18,12 @@ from delkalakedb.model.actions import (
     Txn,
     decode_struct,
 )
-from delkalakedb.model.records import Commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from delkalakedb.model.log import State
+    from delkalakedb.model.records import Commit
 
 _NO_LIMIT = 2**62
 
@@ -182,6 +182,8 @@ def load_tombstones(
 
 def commit_from_row(row: CommitRow) -> Commit:
     """Return the public view of a row of `load_history` or `load_audit`."""
+    from delkalakedb.model.records import Commit
+
     blind = row.is_blind_append
     return Commit(
         version=row.version,

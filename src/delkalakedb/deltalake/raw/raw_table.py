@@ -24,8 +24,6 @@ from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.catalog.read import no_such_table
 from delkalakedb.errors import CatalogNotFoundError, VersionNotFoundError
 from delkalakedb.model.actions import known
-from delkalakedb.model.new_actions import check_custom_metadata
-from delkalakedb.model.times import parse_rfc_3339, to_ms
 from delkalakedb.storage import canonical_location, file_places, file_uris
 
 if TYPE_CHECKING:
@@ -115,7 +113,7 @@ class SqlRawTable:
 
     def table_uri(self) -> str:
         """Return the storage location."""
-        return f"{canonical_location(self.snapshot.table.location)}/"
+        return f"{canonical_location(self.snapshot.location)}/"
 
     def version(self) -> int:
         """Return the loaded version."""
@@ -131,6 +129,8 @@ class SqlRawTable:
 
     def load_with_datetime(self, text: str) -> None:
         """Move to the version at a time, or to the oldest version if all are later."""
+        from delkalakedb.model.times import parse_rfc_3339, to_ms
+
         self.load_version(self._version_at(to_ms(parse_rfc_3339(text))))
 
     def update_incremental(self) -> None:
@@ -197,12 +197,12 @@ class SqlRawTable:
 
     def file_uris(self, predicate: Any = None) -> list[str]:
         """Return the files' URIs."""
-        table = self.snapshot.table
+        snapshot = self.snapshot
         # With Arrow, the list is kept for the next call.
-        arrow = "pyarrow" in sys.modules or table.num_files > _MOST_PLAIN
+        arrow = "pyarrow" in sys.modules or snapshot.num_files > _MOST_PLAIN
         if predicate is None and not arrow:
-            places = file_places(self.snapshot.paths(), table.location)
-            return file_uris(table.location, places)
+            places = file_places(snapshot.paths(), snapshot.location)
+            return file_uris(snapshot.location, places)
         from delkalakedb.catalog import load_files
 
         return load_files(self.snapshot, predicate, ["path"]).uris()
@@ -240,6 +240,7 @@ class SqlRawTable:
 
     def perform(self, operation: Operation[T], commit_properties: Any) -> T:
         """Commit an operation, and move to the version that it made."""
+        from delkalakedb.model.new_actions import check_custom_metadata
         from delkalakedb.write import perform
 
         check_custom_metadata(commit_properties)
