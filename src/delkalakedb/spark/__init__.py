@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from delkalakedb.spark.face import DeltaTable as DeltaTable, write as write
     from delkalakedb.spark.reader import read as read
     from delkalakedb.spark.scale import *
+    from delkalakedb.spark.session_catalog import use as use
     from delkalakedb.spark.stream import *
 else:
     _find, __dir__ = door(
@@ -17,6 +18,7 @@ else:
             "face": "DeltaTable write",
             "reader": "read",
             "scale": "checkpoint import_table verify",
+            "session_catalog": "use",
             "stream": "StreamReader foreach_batch",
         },
     )
@@ -34,6 +36,7 @@ __all__ = [
     "foreach_batch",
     "import_table",
     "read",
+    "use",
     "verify",
     "write",
 ]
