@@ -14,10 +14,12 @@ import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import (
     DeltaError,
+    SchemaMismatchError,
     TableExistsError,
     TableNotFoundError,
     UriError,
 )
+from delkalakedb.spark.session import can_reach
 from delkalakedb.spark.session_catalog import CATALOG
 
 if TYPE_CHECKING:
@@ -240,3 +242,70 @@ def test_times_without_a_zone_are_in_the_sessions_zone(
     assert dks.read(session, "t", timestamp=text).count() == 3
     assert dks.DeltaTable.forName(session, "t").restoreToTimestamp(text)
     assert dks.read(session, "t").count() == 3
+
+
+def test_partition_of_times_without_a_zone_is_written_and_read(
+    session: "SparkSession",
+) -> None:
+    text = "timestamp_ntz'2026-01-02 03:04:05.123'"
+    rows = session.sql(f"SELECT {text} AS at, 1 AS x UNION ALL SELECT NULL, 2")
+
+    dks.write(rows, "t", partition_by="at")
+
+    assert dks.read(session, "t", where=f"at = {text}").first().x == 1
+    assert sorted(dks.read(session, "t").collect(), key=lambda row: row.x) == sorted(
+        rows.collect(), key=lambda row: row.x
+    )
+
+
+def test_restore_to_the_newest_version_makes_a_version(
+    session: "SparkSession", catalog_uri: str
+) -> None:
+    dks.write(session.range(3), "t")
+
+    row = dks.DeltaTable.forName(session, "t").restoreToVersion(0).first()
+
+    assert (row.num_removed_files, row.num_restored_files) == (0, 0)
+    assert dk.DeltaTable(table_uri(catalog_uri, "t")).version() == 1
+    with pytest.raises(DeltaError, match="should be less"):
+        dk.DeltaTable(table_uri(catalog_uri, "t")).restore(1)
+
+
+@pytest.mark.parametrize("name", ["a b", "a,b", "a;b", "a=b", "a(b", "a\tb"])
+def test_column_names_that_need_a_mapping_are_refused(
+    session: "SparkSession", name: str
+) -> None:
+    rows = session.range(1).toDF(name)
+    nested = session.range(1).select(sf.array(sf.struct(sf.lit(1).alias(name))))
+    mapping = {"delta.columnMapping.mode": "name"}
+    dks.write(session.range(1), "there")
+
+    for write in (
+        lambda: dks.write(rows, "t"),
+        lambda: dks.write(nested.toDF("x"), "t"),
+        lambda: dks.write(rows, "there", merge_schema=True),
+        lambda: dks.write(rows, "there", mode="overwrite", overwrite_schema=True),
+        lambda: (
+            dks.DeltaTable.create(session)
+            .tableName("t")
+            .addColumns(rows.schema)
+            .execute()
+        ),
+    ):
+        with pytest.raises(SchemaMismatchError, match="Found invalid character"):
+            write()
+    dks.write(rows, "mapped", configuration=mapping)
+    assert dks.read(session, "mapped").columns == [name]
+
+
+def test_table_of_void_columns_alone_is_refused(session: "SparkSession") -> None:
+    with pytest.raises(SchemaMismatchError, match="type void"):
+        dks.write(session.sql("SELECT NULL AS x"), "t")
+
+
+def test_classes_of_a_store_are_looked_for_without_a_word(
+    session: "SparkSession", capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert not can_reach(session, "gs://bucket/t")
+    assert can_reach(session, "file:///tmp/t")
+    assert capfd.readouterr().err == ""

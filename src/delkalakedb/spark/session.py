@@ -72,6 +72,13 @@ def is_connect(spark: "SparkSession") -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def session_id(spark: Any) -> str:
+    """Return an id, because Python may have several objects for one session."""
+    return str(
+        spark.session_id if is_connect(spark) else spark._jsparkSession.sessionUUID()
+    )
+
+
 def spark_url(url: str) -> str:
     """Return `url` in the spelling of Spark's `_metadata.file_path`."""
     scheme, _, rest = url.partition("://")
@@ -96,7 +103,22 @@ def can_reach(spark: "SparkSession", url: str) -> bool:
     return scheme not in _CLASSES or _has_class(spark, _CLASSES[scheme])
 
 
-def _has_class(spark: "SparkSession", name: str) -> bool:
+def _has_class(spark: Any, name: str) -> bool:
+    if not is_connect(spark):
+        # quietly, unlike the query below, whose error Spark logs with a stack trace
+        utils = spark.sparkContext._jvm.org.apache.spark.util.Utils
+        return bool(utils.classIsLoadable(name))
+    known = _classes.setdefault(session_id(spark), {})
+    if name not in known:
+        known[name] = _server_has_class(spark, name)
+    return known[name]
+
+
+# by session id and name
+_classes: dict[str, dict[str, bool]] = {}
+
+
+def _server_has_class(spark: "SparkSession", name: str) -> bool:
     from pyspark.errors import AnalysisException
 
     try:

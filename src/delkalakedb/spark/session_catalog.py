@@ -1,7 +1,7 @@
 """The catalog of a Spark session, in which tables are found by name and by location."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delkalakedb.catalog import open_catalog
 from delkalakedb.catalog.load import find_table_at
@@ -13,14 +13,14 @@ from delkalakedb.errors import (
 )
 from delkalakedb.model.records import Table
 from delkalakedb.settings import Uri, is_deltasql, parse_uri, require_table
-from delkalakedb.spark.session import check_spark, is_connect
+from delkalakedb.spark.session import check_spark, session_id
 from delkalakedb.storage import canonical_location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CATALOG = "spark.delkalakedb.catalog"
-# by session id, because Python may have several objects for one session
+# by session id
 _used: dict[str, Uri] = {}
 # `delta.`, or our own format, before a location in backticks
 _PATH = re.compile(r"(?:delta|deltasql)\.`(?P<path>[^`]+)`", re.IGNORECASE)
@@ -38,7 +38,7 @@ def use(spark: "SparkSession", uri: str) -> None:
         uri: the catalog's `deltasql://` URI.
     """
     check_spark(spark)
-    _used[_id(spark)] = _catalog(parse_uri(uri))
+    _used[session_id(spark)] = _catalog(parse_uri(uri))
 
 
 def session_of(spark: "SparkSession | None") -> "SparkSession":
@@ -56,7 +56,7 @@ def session_of(spark: "SparkSession | None") -> "SparkSession":
 
 def catalog_of(spark: "SparkSession") -> Uri:
     """Return the URI of the session's catalog."""
-    if (used := _used.get(_id(spark))) is not None:
+    if (used := _used.get(session_id(spark))) is not None:
         return used
     text = spark.conf.get(CATALOG, "")
     if not text:
@@ -101,13 +101,6 @@ def tables_of(uri: Uri) -> list[Table]:
         return open_catalog(uri).tables()
     except CatalogNotFoundError:
         return []
-
-
-def _id(spark: Any) -> str:
-    found = (
-        spark.session_id if is_connect(spark) else spark._jsparkSession.sessionUUID()
-    )
-    return str(found)
 
 
 def _catalog(uri: Uri) -> Uri:

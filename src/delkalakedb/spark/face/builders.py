@@ -36,6 +36,7 @@ from delkalakedb.spark.face.arguments import (
     column_names,
 )
 from delkalakedb.spark.reader import Condition, Target, kept, pruning
+from delkalakedb.spark.schemas import check_new_schema
 from delkalakedb.spark.session_catalog import catalog_of, tables_of, uri_at, uri_of
 from delkalakedb.write import Operation, Target as NewTarget
 from delkalakedb.write.engines import InPlace, Work
@@ -170,9 +171,12 @@ class DeltaTableBuilder(Generic[T]):
         if self._location is not None:
             others = [option for option in uri.options if option[0] != "location"]
             uri = replace(uri, options=(*others, ("location", self._location)))
+        schema = StructType(self._fields)
+        if self._properties.get("delta.columnMapping.mode", "none") == "none":
+            check_new_schema(schema)
         Face.create(
             format_uri(uri),
-            parse_new_schema(StructType(self._fields).json()),
+            parse_new_schema(schema.json()),
             mode=mode,
             partition_by=self._partitions,
             description=self._comment,

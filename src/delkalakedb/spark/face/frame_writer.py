@@ -27,7 +27,12 @@ from delkalakedb.settings import require_table
 from delkalakedb.spark.dml import delete
 from delkalakedb.spark.exceptions import delta_spark_errors
 from delkalakedb.spark.reader import Target, kept, pruning
-from delkalakedb.spark.schemas import find_field, is_mapped, table_schema
+from delkalakedb.spark.schemas import (
+    check_new_schema,
+    find_field,
+    is_mapped,
+    table_schema,
+)
 from delkalakedb.spark.session import check_spark
 from delkalakedb.spark.session_catalog import uri_of
 from delkalakedb.spark.writer import (
@@ -263,6 +268,7 @@ class Write:
             description=self.description,
         )
         protocol, metadata = _made(new.stage(NewTarget(self.name, location, None)))
+        check_new_schema(self.df.schema, metadata)
         protocol = evolved_protocol(protocol, metadata)
         check_writable(protocol, metadata)
         if self._overwrites:
@@ -342,11 +348,12 @@ class Write:
                 f"{self.name}: the table is partitioned by {there}, not by {given}; "
                 "overwrite_schema=True changes that"
             )
-        return (
-            evolved_metadata(metadata, self.df.schema)
-            if self.merge_schema
-            else metadata
-        )
+        if not self.merge_schema:
+            return metadata
+        evolved = evolved_metadata(metadata, self.df.schema)
+        if evolved != metadata:
+            check_new_schema(table_schema(evolved), evolved)
+        return evolved
 
     def _replaced(self, metadata: Metadata) -> Metadata:
         if is_mapped(metadata):
@@ -354,6 +361,7 @@ class Write:
                 f"{self.name}: overwrite_schema can't be used on a table with column "
                 "mapping"
             )
+        check_new_schema(self.df.schema)
         schema = plain_schema(self.df.schema)
         partitions = self._partitions
         if partitions is None:

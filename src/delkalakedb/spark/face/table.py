@@ -405,7 +405,9 @@ class DeltaTable:
         return self._restore(moment_of(self._spark, timestamp))
 
     def _restore(self, target: int | datetime) -> DataFrame:
-        self._handle.face().restore(target)
+        raw: Any = self._handle.face()._table
+        given = target if isinstance(target, int) else target.isoformat()
+        raw.restore(given, may_stay=True)
         snapshot = self._handle.snapshot()
         (done,) = snapshot.history(1)
         row = {
