@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from delkalakedb.doors import door
-from delkalakedb.spark.session import check_pyspark
+from delkalakedb.spark.session import check_pyspark, choose_python
 
 if TYPE_CHECKING:
     from delkalakedb.spark.face import DeltaTable as DeltaTable, write as write
@@ -29,6 +29,8 @@ else:
             check_pyspark()
         return _find(name)
 
+
+choose_python()
 
 __all__ = [
     "DeltaTable",

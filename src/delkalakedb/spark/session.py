@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _PYSPARK = (4, 2)
 _JAVA = 17
+_PYTHON = Path(sys.executable)
 _REMEDY = "pip install 'delkalakedb[spark]'"
 _ALIASES = {"s3": "s3a"}
 _ILLEGAL = re.compile(
@@ -65,6 +67,18 @@ def check_pyspark() -> None:
         raise ImportError(f"pyspark {wanted} or newer isn't installed: {_REMEDY}")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _PYSPARK:
         raise ImportError(f"pyspark {version} is older than {wanted}: {_REMEDY}")
+
+
+def choose_python() -> None:
+    """Make Spark look for data sources in this Python's environment.
+
+    Spark runs `python3`, which may be another Python if the environment isn't
+    activated. Spark reads the variable when Java starts.
+    """
+    found = shutil.which("python3")
+    chosen = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & os.environ.keys()
+    if not chosen and (found is None or Path(found).parent != _PYTHON.parent):
+        os.environ["PYSPARK_DRIVER_PYTHON"] = str(_PYTHON)
 
 
 def is_connect(spark: "SparkSession") -> bool:
