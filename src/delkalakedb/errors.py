@@ -132,7 +132,14 @@ class ReadOnlyFeatureError(ReadOnlyError, ProtocolError):
 
 
 class CommitFailedError(DeltaError, _deltalake.CommitFailedError):
-    """A commit conflicts with another one and can't be rebased on it."""
+    """A commit conflicts with another one and can't be rebased on it.
+
+    `rule` names the broken rule of docs/conflicts.md, if one was broken.
+    """
+
+    def __init__(self, message: str = "", rule: str | None = None) -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
 class CatalogError(DeltalakeDBError):

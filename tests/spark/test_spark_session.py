@@ -1,5 +1,7 @@
 """What is missing is said in one sentence, and lists of files don't pile up."""
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import DeltaError
 from delkalakedb.spark.reader import layout as lists
@@ -176,3 +179,65 @@ def test_lists_go_with_their_process_and_stale_ones_at_the_next_start(
     assert stale.parent == ended.parent
     assert not stale.exists()
     assert not ended.exists()
+
+
+CHOSEN = """
+import os
+from delkalakedb import spark
+print(os.environ.get("PYSPARK_DRIVER_PYTHON"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ({"PATH": "/nowhere"}, sys.executable),
+        ({"PATH": str(Path(sys.executable).parent)}, None),
+        ({"PATH": "/nowhere", "PYSPARK_PYTHON": "python3"}, None),
+        ({"PATH": "/nowhere", "PYSPARK_DRIVER_PYTHON": "other"}, "other"),
+    ],
+)
+def test_import_chooses_this_python_if_its_environment_is_not_activated(
+    given: dict[str, str], chosen: str | None
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHOSEN],
+        env=given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == f"{chosen}\n"
+
+
+FOUND = """
+from delkalakedb import spark
+from pyspark.sql import SparkSession
+session = SparkSession.builder.master("local[1]").getOrCreate()
+print(session.read.format("deltasql").load({uri!r}).count())
+"""
+
+
+@pytest.mark.soak
+def test_data_source_is_found_in_an_environment_that_is_not_activated(
+    tmp_path: Path,
+) -> None:
+    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t"
+    dk.write_deltalake(uri, pa.table({"x": [1, 2]}))
+    kept = {k: v for k, v in os.environ.items() if k in ("HOME", "JAVA_HOME")}
+    java = Path(shutil.which("java") or "/usr/bin/java").resolve().parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", FOUND.format(uri=uri)],
+        env={
+            "JAVA_HOME": str(java),
+            **kept,
+            "PATH": "/usr/bin:/bin",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == "2\n"

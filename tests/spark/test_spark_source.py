@@ -369,7 +369,11 @@ def test_columns_that_do_not_fit_are_refused(
         ({"path": "deltasql://postgres/d/s/t?sslpassword=x"}, UriError, r"\$\{VAR\}"),
         ({}, UriError, "load"),
         ({"versionasof": "x"}, DeltaError, "versionAsOf must be a whole number"),
-        ({"timestampasof": "x"}, DeltaError, "timestamp 'x' isn't a time"),
+        (
+            {"timestampasof": "x"},
+            DeltaError,
+            "timestampAsOf: 'x' must be a time with a zone",
+        ),
         ({"where": "id % 2 = 0"}, PredicateError, "where"),
         ({"columns": "id, nope"}, SchemaMismatchError, "no column nope"),
         ({"storage.x": "${NOT_SET}"}, DeltaError, "NOT_SET isn't set"),

@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING
 
 from delkalakedb.doors import door
-from delkalakedb.spark.session import check_pyspark
+from delkalakedb.spark.session import check_pyspark, choose_python
 
 if TYPE_CHECKING:
     from delkalakedb.spark.face import DeltaTable as DeltaTable, write as write
     from delkalakedb.spark.reader import read as read
     from delkalakedb.spark.scale import *
+    from delkalakedb.spark.session_catalog import use as use
     from delkalakedb.spark.stream import *
 else:
     _find, __dir__ = door(
@@ -17,6 +18,7 @@ else:
             "face": "DeltaTable write",
             "reader": "read",
             "scale": "checkpoint import_table verify",
+            "session_catalog": "use",
             "stream": "StreamReader foreach_batch",
         },
     )
@@ -28,12 +30,15 @@ else:
         return _find(name)
 
 
+choose_python()
+
 __all__ = [
     "DeltaTable",
     "checkpoint",
     "foreach_batch",
     "import_table",
     "read",
+    "use",
     "verify",
     "write",
 ]

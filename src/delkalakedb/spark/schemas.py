@@ -1,5 +1,6 @@
 """Schemas of tables as Spark types, with the names and ids used in data files."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -7,13 +8,21 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    NullType,
+    StructField,
+    StructType,
+)
 
 from delkalakedb.errors import ProtocolError, SchemaMismatchError
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import PHYSICAL_NAME
 
+_SPECIAL = re.compile(r"[ ,;{}()\n\t=]")
 # keys that Spark would act on, such as a default for missing values
 _ACTED_ON = ("CURRENT_DEFAULT", "EXISTS_DEFAULT", "__CHAR_VARCHAR_TYPE_STRING")
 
@@ -40,6 +49,38 @@ def spark_schema(metadata: Metadata, columns: list[str] | None = None) -> Struct
             raise SchemaMismatchError(f"no column {name}; the table has {there}")
         found.append(field)
     return StructType(found)
+
+
+def check_new_schema(schema: StructType, metadata: Metadata | None = None) -> None:
+    """Raise `SchemaMismatchError` if a table can't have the columns of `schema`.
+
+    Without column mapping, a name can't have a character that Parquet's readers treat
+    specially. A data file needs a column with a type.
+    """
+    mapped = metadata is not None and is_mapped(metadata)
+    odd = [name for name in _names_in(schema) if _SPECIAL.search(name)]
+    if odd and not mapped:
+        raise SchemaMismatchError(
+            f"Found invalid character(s) among ' ,;{{}}()\\n\\t=' in the column names "
+            f"{', '.join(map(repr, odd))}; rename them, or create the table with "
+            "delta.columnMapping.mode = name"
+        )
+    if schema.fields and all(isinstance(f.dataType, NullType) for f in schema):
+        raise SchemaMismatchError(
+            "all columns are of type void, which data files can't hold; cast one"
+        )
+
+
+def _names_in(kind: DataType) -> Iterator[str]:
+    if isinstance(kind, StructType):
+        for field in kind:
+            yield field.name
+            yield from _names_in(field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _names_in(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _names_in(kind.keyType)
+        yield from _names_in(kind.valueType)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _PYSPARK = (4, 2)
 _JAVA = 17
+_PYTHON = Path(sys.executable)
 _REMEDY = "pip install 'delkalakedb[spark]'"
 _ALIASES = {"s3": "s3a"}
 _ILLEGAL = re.compile(
@@ -67,9 +69,28 @@ def check_pyspark() -> None:
         raise ImportError(f"pyspark {version} is older than {wanted}: {_REMEDY}")
 
 
+def choose_python() -> None:
+    """Make Spark look for data sources in this Python's environment.
+
+    Spark runs `python3`, which may be another Python if the environment isn't
+    activated. Spark reads the variable when Java starts.
+    """
+    found = shutil.which("python3")
+    chosen = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & os.environ.keys()
+    if not chosen and (found is None or Path(found).parent != _PYTHON.parent):
+        os.environ["PYSPARK_DRIVER_PYTHON"] = str(_PYTHON)
+
+
 def is_connect(spark: "SparkSession") -> bool:
     """Return whether `spark` is a client of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def session_id(spark: Any) -> str:
+    """Return an id, because Python may have several objects for one session."""
+    return str(
+        spark.session_id if is_connect(spark) else spark._jsparkSession.sessionUUID()
+    )
 
 
 def spark_url(url: str) -> str:
@@ -96,7 +117,22 @@ def can_reach(spark: "SparkSession", url: str) -> bool:
     return scheme not in _CLASSES or _has_class(spark, _CLASSES[scheme])
 
 
-def _has_class(spark: "SparkSession", name: str) -> bool:
+def _has_class(spark: Any, name: str) -> bool:
+    if not is_connect(spark):
+        # quietly, unlike the query below, whose error Spark logs with a stack trace
+        utils = spark.sparkContext._jvm.org.apache.spark.util.Utils
+        return bool(utils.classIsLoadable(name))
+    known = _classes.setdefault(session_id(spark), {})
+    if name not in known:
+        known[name] = _server_has_class(spark, name)
+    return known[name]
+
+
+# by session id and name
+_classes: dict[str, dict[str, bool]] = {}
+
+
+def _server_has_class(spark: "SparkSession", name: str) -> bool:
     from pyspark.errors import AnalysisException
 
     try:

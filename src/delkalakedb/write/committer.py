@@ -160,7 +160,8 @@ def lost(operation: str, snapshot: Snapshot, to: Conflicted) -> CommitFailedErro
     return CommitFailedError(
         f"{to.table}: {operation} on version {snapshot.version}: "
         f"Failed to commit transaction: version {to.winner_version} was taken by "
-        f"{to.winner_operation}: {to.detail}; reload and retry ({to.rule})"
+        f"{to.winner_operation}: {to.detail}; reload and retry ({to.rule})",
+        to.rule,
     )
 
 
@@ -176,7 +177,8 @@ def _check_repeated(staging: Staging[Any], seen: Snapshot) -> None:
                 f"{seen.table.name}: {staging.operation.name} on version "
                 f"{seen.version}: Failed to commit transaction: application "
                 f"{action.app_id} has committed its version {action.version} "
-                f"meanwhile; reload and retry ({Rule.CONCURRENT_TRANSACTION})"
+                f"meanwhile; reload and retry ({Rule.CONCURRENT_TRANSACTION})",
+                Rule.CONCURRENT_TRANSACTION,
             )
 
 

@@ -42,7 +42,13 @@ class Restored:
 
 
 def restored(
-    catalog: Catalog, now: Head, then: Head, *, downgrade: bool, now_ms: int
+    catalog: Catalog,
+    now: Head,
+    then: Head,
+    *,
+    downgrade: bool,
+    now_ms: int,
+    may_stay: bool = False,
 ) -> Restored:
     """Return what to commit on `now` so that the table is as `then`.
 
@@ -52,8 +58,10 @@ def restored(
         then: the head of the version to restore.
         downgrade: restore the protocol as well; otherwise it keeps its features.
         now_ms: the time of the removes, in milliseconds since 1970.
+        may_stay: allow the table's newest version; otherwise it is an error, as in
+            deltalake.
     """
-    if then.version >= now.version:
+    if then.version >= now.version and not may_stay:
         raise DeltaError(
             f"{now.name}: Version to restore {then.version} should be less then last "
             f"available version {now.version}."

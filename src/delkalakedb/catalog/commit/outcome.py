@@ -78,7 +78,8 @@ class Conflicted:
         """Return the error for callers that don't try again."""
         return CommitFailedError(
             f"{self.table}: version {self.winner_version} was taken by "
-            f"{self.winner_operation}: {self.detail}; reload and retry ({self.rule})"
+            f"{self.winner_operation}: {self.detail}; reload and retry ({self.rule})",
+            self.rule,
         )
 
 

@@ -95,8 +95,12 @@ def restore(
     protocol_downgrade_allowed: bool = False,
     commit_properties: Any = None,
     post_commithook_properties: Any = None,
+    may_stay: bool = False,
 ) -> str:
-    """Restore the table to a version or a time; return metrics as JSON."""
+    """Restore the table to a version or a time; return metrics as JSON.
+
+    With `may_stay`, the version may be the newest one, as in Delta Spark.
+    """
     table.check_upkeep("restore")
     custom = custom_metadata(commit_properties)
     log = table.log
@@ -106,6 +110,7 @@ def restore(
         log.head(_version_of(table, target)),
         downgrade=protocol_downgrade_allowed,
         now_ms=now_ms(),
+        may_stay=may_stay,
     )
     if not ignore_missing_files:
         check_present(table.name, difference.adds, _store(table))

@@ -5,13 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
-from delkalakedb.catalog import open_catalog
 from delkalakedb.deltalake import DeltaTable as Face
-from delkalakedb.errors import DeltaError, ProtocolError
-from delkalakedb.settings import format_uri, is_deltasql, parse_uri, require_table
+from delkalakedb.errors import (
+    DeltaError,
+    ProtocolError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from delkalakedb.migrate import name_of
+from delkalakedb.settings import Uri, format_uri, is_deltasql, parse_uri, require_table
 from delkalakedb.spark.dml import (
     Clause,
     Clauses,
@@ -23,7 +28,16 @@ from delkalakedb.spark.dml import (
     optimization,
     source_range,
 )
+from delkalakedb.spark.exceptions import delta_spark_errors
+from delkalakedb.spark.face.arguments import (
+    assignments,
+    check_condition,
+    check_type,
+    column_names,
+)
 from delkalakedb.spark.reader import Condition, Target, kept, pruning
+from delkalakedb.spark.schemas import check_new_schema
+from delkalakedb.spark.session_catalog import catalog_of, tables_of, uri_at, uri_of
 from delkalakedb.write import Operation, Target as NewTarget
 from delkalakedb.write.engines import InPlace, Work
 from delkalakedb.write.engines.deltars import parse_new_schema
@@ -41,6 +55,7 @@ class DeltaTableBuilder(Generic[T]):
 
     Args:
         mode: what to do if the table exists: error, ignore, replace or overwrite.
+        spark: the Spark session, in whose catalog names are looked up.
         uri: the URI of the table or of its catalog.
         opened: opens the new table.
         storage_options: the options of the table's object store.
@@ -49,11 +64,13 @@ class DeltaTableBuilder(Generic[T]):
     def __init__(
         self,
         mode: str,
+        spark: SparkSession,
         uri: str | None,
         opened: Callable[[str, Mapping[str, str] | None], T],
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self._mode = mode
+        self._spark = spark
         self._uri = None if uri is None else parse_uri(uri)
         self._opened = opened
         self._storage_options = storage_options
@@ -65,24 +82,25 @@ class DeltaTableBuilder(Generic[T]):
 
     def tableName(self, identifier: str) -> Self:
         """Set the table's name in the catalog, or its `deltasql://` URI."""
-        if is_deltasql(identifier):
-            self._uri = parse_uri(identifier)
-        elif self._uri is None:
-            raise DeltaError(
-                f"{identifier}: no catalog; give the catalog's URI to create(), or the "
-                "table's deltasql:// URI to tableName()"
-            )
+        check_type(identifier, str, "Identifier must be str.")
+        if self._uri is None or is_deltasql(identifier):
+            self._uri = uri_of(self._spark, identifier)
         else:
             self._uri = self._uri.with_table(identifier)
         return self
 
     def location(self, location: str) -> Self:
-        """Set the folder of the table's files."""
+        """Set the folder of the table's files.
+
+        A table without a name is found by its location, or gets the folder's name.
+        """
+        check_type(location, str, "Location must be str.")
         self._location = location
         return self
 
     def comment(self, comment: str) -> Self:
         """Set the table's description."""
+        check_type(comment, str, "Table comment must be str.")
         self._comment = comment
         return self
 
@@ -108,12 +126,17 @@ class DeltaTableBuilder(Generic[T]):
 
     def addColumns(self, cols: StructType | Sequence[StructField]) -> Self:
         """Add several columns."""
+        what = "Schema must be StructType or a list of StructField."
+        check_type(cols, (list, StructType), what)
+        for field in cols:
+            inner = "Column in existing schema must be StructField."
+            check_type(field, StructField, inner)
         self._fields += list(cols)
         return self
 
     def partitionedBy(self, *cols: str | Sequence[str]) -> Self:
         """Set the partition columns."""
-        self._partitions = _names(cols)
+        self._partitions = column_names(cols, "Partitioning column must be str.")
         return self
 
     def clusterBy(self, *cols: str | Sequence[str]) -> Self:
@@ -125,36 +148,59 @@ class DeltaTableBuilder(Generic[T]):
 
     def property(self, key: str, value: str) -> Self:
         """Set a table property."""
+        for given in (key, value):
+            check_type(given, str, "Key and value of property must be string.")
         self._properties[key] = value
         return self
 
     def execute(self) -> T:
         """Create the table and return it."""
-        if self._uri is None:
-            raise DeltaError("no table name; call tableName() before execute()")
-        name = require_table(self._uri)
-        if self._mode == "replace":
-            # raises TableNotFoundError if there is no table to replace
-            open_catalog(self._uri).snapshot(name)
+        with delta_spark_errors():
+            return self._execute()
+
+    def _execute(self) -> T:
+        uri = self._uri or self._found_by_location()
+        name = require_table(uri)
+        exists = any(table.name == name for table in tables_of(uri))
+        if exists and self._mode == "error":
+            raise TableExistsError(f"{name}: a table of this name already exists")
+        if not exists and self._mode == "replace":
+            raise TableNotFoundError(f"{name}: the catalog has no such table")
         mode: Any = "overwrite" if self._mode == "replace" else self._mode
-        uri = self._uri
+        table = format_uri(uri)
         if self._location is not None:
             others = [option for option in uri.options if option[0] != "location"]
             uri = replace(uri, options=(*others, ("location", self._location)))
+        schema = StructType(self._fields)
+        if self._properties.get("delta.columnMapping.mode", "none") == "none":
+            check_new_schema(schema)
         Face.create(
             format_uri(uri),
-            parse_new_schema(StructType(self._fields).json()),
+            parse_new_schema(schema.json()),
             mode=mode,
             partition_by=self._partitions,
             description=self._comment,
             configuration=self._properties,
             storage_options=dict(self._storage_options or {}) or None,
         )
-        return self._opened(format_uri(self._uri), self._storage_options)
+        return self._opened(table, self._storage_options)
 
-
-def _names(cols: Sequence[str | Sequence[str]]) -> list[str]:
-    return [n for col in cols for n in ([col] if isinstance(col, str) else col)]
+    def _found_by_location(self) -> Uri:
+        """Return the URI of the table at the location, or of a new one named by it."""
+        if self._location is None:
+            raise DeltaError(
+                "no table; call tableName() or location() before execute()"
+            )
+        try:
+            return uri_at(self._spark, self._location)
+        except TableNotFoundError:
+            uri, name = catalog_of(self._spark), name_of(self._location)
+        if any(table.name == name for table in tables_of(uri)):
+            raise DeltaError(
+                f"{self._location}: table {name} is at another location; give the new "
+                "table a name with tableName()"
+            )
+        return uri.with_table(name)
 
 
 _SIZES = """STRUCT<min: BIGINT, max: BIGINT, avg: DOUBLE, totalFiles: BIGINT,
@@ -191,7 +237,7 @@ class DeltaMergeBuilder:
         set: Mapping[str, Condition] | None = None,  # noqa: A002
     ) -> "DeltaMergeBuilder":
         """Update rows that match a source row."""
-        given = required(set, "set")
+        given = assignments(set, "'set' in whenMatchedUpdate", condition)
         return self._with(Clause(When.MATCHED, "update", condition, given))
 
     def whenMatchedUpdateAll(
@@ -212,7 +258,7 @@ class DeltaMergeBuilder:
         values: Mapping[str, Condition] | None = None,
     ) -> "DeltaMergeBuilder":
         """Insert a row for each source row without a match."""
-        given = required(values, "values")
+        given = assignments(values, "'values' in whenNotMatchedInsert", condition)
         return self._with(Clause(When.NOT_MATCHED, "insert", condition, given))
 
     def whenNotMatchedInsertAll(
@@ -227,7 +273,7 @@ class DeltaMergeBuilder:
         set: Mapping[str, Condition] | None = None,  # noqa: A002
     ) -> "DeltaMergeBuilder":
         """Update rows that match no source row."""
-        given = required(set, "set")
+        given = assignments(set, "'set' in whenNotMatchedBySourceUpdate", condition)
         clause = Clause(When.NOT_MATCHED_BY_SOURCE, "update", condition, given)
         return self._with(clause)
 
@@ -261,18 +307,10 @@ class DeltaMergeBuilder:
         return self._target.spark.createDataFrame([tuple(counts)], schema)
 
     def _with(self, clause: Clause) -> "DeltaMergeBuilder":
+        check_condition(clause.condition)
         clauses = Clauses([*self._plan.clauses.all, clause])
         plan = replace(self._plan, clauses=clauses)
         return DeltaMergeBuilder(self._target, self._handle, plan)
-
-
-def required(
-    given: Mapping[str, Condition] | None, name: str
-) -> Mapping[str, Condition]:
-    """Return `given`, or raise `ValueError` if it assigns no column."""
-    if not given:
-        raise ValueError(f"{name!r} needs at least one column")
-    return given
 
 
 class DeltaOptimizeBuilder:
@@ -295,7 +333,7 @@ class DeltaOptimizeBuilder:
 
     def executeZOrderBy(self, *cols: str | Sequence[str]) -> DataFrame:
         """Rewrite files in the Z order of columns, and return one row with metrics."""
-        names = _names(cols)
+        names = column_names(cols, "Z-order column must be str.")
         check_z_order(self._handle.snapshot().metadata, names)
         return self._execute(names)
 

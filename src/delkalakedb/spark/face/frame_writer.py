@@ -23,11 +23,18 @@ from delkalakedb.model.actions import (
 from delkalakedb.model.new_actions import merged_commit_info
 from delkalakedb.model.predicate.predicate import Anything
 from delkalakedb.model.rules.protocol import check_writable
-from delkalakedb.settings import parse_uri, require_table
+from delkalakedb.settings import require_table
 from delkalakedb.spark.dml import delete
+from delkalakedb.spark.exceptions import delta_spark_errors
 from delkalakedb.spark.reader import Target, kept, pruning
-from delkalakedb.spark.schemas import find_field, is_mapped, table_schema
+from delkalakedb.spark.schemas import (
+    check_new_schema,
+    find_field,
+    is_mapped,
+    table_schema,
+)
 from delkalakedb.spark.session import check_spark
+from delkalakedb.spark.session_catalog import uri_of
 from delkalakedb.spark.writer import (
     CHANGE_TYPE,
     SETTING,
@@ -86,7 +93,7 @@ def write(
 
     Args:
         df: the rows; columns of the table that `df` lacks become null.
-        uri: the table's `deltasql://` URI.
+        uri: the table's `deltasql://` URI, or its name in the session's catalog.
         mode: for an existing table, "append" adds the rows, "overwrite" replaces all
             rows, "ignore" does nothing, and "error" (or "errorifexists") raises an
             error.
@@ -108,7 +115,7 @@ def write(
             them.
     """
     check_spark(df.sparkSession)
-    parsed = parse_uri(uri)
+    parsed = uri_of(df.sparkSession, uri)
     name, catalog = require_table(parsed), open_catalog(parsed)
     plan = Write(
         df,
@@ -125,15 +132,16 @@ def write(
         user_metadata=user_metadata,
         storage_options=storage_options,
     )
-    if not _write_again(catalog, plan):
-        make_table(
-            catalog,
-            name,
-            location or parsed.location,
-            plan.creation(),
-            storage_options,
-            lambda made: _write_again(catalog, plan),
-        )
+    with delta_spark_errors():
+        if not _write_again(catalog, plan):
+            make_table(
+                catalog,
+                name,
+                location or parsed.location,
+                plan.creation(),
+                storage_options,
+                lambda made: _write_again(catalog, plan),
+            )
 
 
 def _write_again(catalog: Catalog, plan: "Write") -> bool:
@@ -260,6 +268,7 @@ class Write:
             description=self.description,
         )
         protocol, metadata = _made(new.stage(NewTarget(self.name, location, None)))
+        check_new_schema(self.df.schema, metadata)
         protocol = evolved_protocol(protocol, metadata)
         check_writable(protocol, metadata)
         if self._overwrites:
@@ -339,11 +348,12 @@ class Write:
                 f"{self.name}: the table is partitioned by {there}, not by {given}; "
                 "overwrite_schema=True changes that"
             )
-        return (
-            evolved_metadata(metadata, self.df.schema)
-            if self.merge_schema
-            else metadata
-        )
+        if not self.merge_schema:
+            return metadata
+        evolved = evolved_metadata(metadata, self.df.schema)
+        if evolved != metadata:
+            check_new_schema(table_schema(evolved), evolved)
+        return evolved
 
     def _replaced(self, metadata: Metadata) -> Metadata:
         if is_mapped(metadata):
@@ -351,6 +361,7 @@ class Write:
                 f"{self.name}: overwrite_schema can't be used on a table with column "
                 "mapping"
             )
+        check_new_schema(self.df.schema)
         schema = plain_schema(self.df.schema)
         partitions = self._partitions
         if partitions is None:

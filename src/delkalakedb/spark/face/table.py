@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession, functions as sf
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from delkalakedb.catalog import Snapshot, open_catalog
@@ -16,7 +16,7 @@ from delkalakedb.deltalake import DeltaTable as Face
 from delkalakedb.errors import TableNotFoundError, TransactionError
 from delkalakedb.model.records import Commit
 from delkalakedb.model.rules.protocol import supported_features
-from delkalakedb.model.times import from_micros, from_ms
+from delkalakedb.model.times import from_ms
 from delkalakedb.settings import (
     Uri,
     format_uri,
@@ -25,14 +25,27 @@ from delkalakedb.settings import (
     require_table,
 )
 from delkalakedb.spark.dml import Clauses, MergePlan, deletion, update
+from delkalakedb.spark.exceptions import delta_spark_errors
+from delkalakedb.spark.face.arguments import (
+    assignments,
+    check_condition,
+    check_type,
+    need,
+)
 from delkalakedb.spark.face.builders import (
     DeltaMergeBuilder,
     DeltaOptimizeBuilder,
     DeltaTableBuilder,
-    required,
 )
-from delkalakedb.spark.reader import Condition, Target, pruning, read_snapshot
+from delkalakedb.spark.reader import (
+    Condition,
+    Target,
+    moment_of,
+    pruning,
+    read_snapshot,
+)
 from delkalakedb.spark.session import check_spark
+from delkalakedb.spark.session_catalog import session_of, uri_at, uri_of
 from delkalakedb.write import Operation, Together, perform
 
 if TYPE_CHECKING:
@@ -98,16 +111,18 @@ class InCatalog:
 
     def snapshot(self) -> Snapshot:
         """Return the table at its latest version."""
-        return open_catalog(self.uri).snapshot(require_table(self.uri))
+        with delta_spark_errors():
+            return open_catalog(self.uri).snapshot(require_table(self.uri))
 
     def perform(self, operation: Operation[T]) -> T:
         """Commit `operation`, and run it again after a conflict."""
-        result, _ = perform(
-            open_catalog(self.uri),
-            self.snapshot(),
-            operation,
-            storage_options=self.storage_options,
-        )
+        with delta_spark_errors():
+            result, _ = perform(
+                open_catalog(self.uri),
+                self.snapshot(),
+                operation,
+                storage_options=self.storage_options,
+            )
         return result
 
     def face(self) -> Face:
@@ -173,10 +188,10 @@ class DeltaTable:
             uri: the table's URI.
             storage_options: the options of the table's object store.
         """
-        check_spark(sparkSession)
+        spark = session_of(sparkSession)
         handle = InCatalog(parse_uri(uri), storage_options)
         handle.snapshot()
-        return cls(sparkSession, handle)
+        return cls(spark, handle)
 
     @classmethod
     def inTransaction(
@@ -189,13 +204,47 @@ class DeltaTable:
         return cls(sparkSession, handle)
 
     @classmethod
+    def forName(cls, sparkSession: SparkSession, tableOrViewName: str) -> "DeltaTable":
+        """Return the table with a name in the session's catalog.
+
+        `use` and the setting `spark.delkalakedb.catalog` choose the catalog.
+        """
+        spark = session_of(sparkSession)
+        need(tableOrViewName, str, "tableOrViewName")
+        return cls.forUri(spark, format_uri(uri_of(spark, tableOrViewName)))
+
+    @classmethod
+    def forPath(
+        cls,
+        sparkSession: SparkSession,
+        path: str,
+        hadoopConf: Mapping[str, str] | None = None,
+    ) -> "DeltaTable":
+        """Return the table of the session's catalog whose location is `path`.
+
+        Args:
+            sparkSession: the Spark session.
+            path: the folder or URL of the table.
+            hadoopConf: the options of the table's object store, as deltalake takes
+                them. Options that begin with `fs.` and `dfs.` are Spark's own, and
+                belong into the session's configuration.
+        """
+        spark = session_of(sparkSession)
+        need(path, str, "path")
+        given = {} if hadoopConf is None else hadoopConf
+        need(given, dict, "hadoopConf")
+        options = {k: v for k, v in given.items() if not k.startswith(("fs.", "dfs."))}
+        return cls.forUri(spark, format_uri(uri_at(spark, path)), options or None)
+
+    @classmethod
     def isDeltaTable(cls, sparkSession: SparkSession, identifier: str) -> bool:
-        """Return whether `identifier` is the `deltasql://` URI of a table."""
-        check_spark(sparkSession)
-        if not is_deltasql(identifier):
-            return False
+        """Return whether `identifier` is the location or the URI of a table."""
+        spark = session_of(sparkSession)
+        need(identifier, str, "identifier")
         try:
-            InCatalog(parse_uri(identifier)).snapshot()
+            known = is_deltasql(identifier)
+            uri = parse_uri(identifier) if known else uri_at(spark, identifier)
+            InCatalog(uri).snapshot()
         except TableNotFoundError:
             return False
         return True
@@ -203,7 +252,7 @@ class DeltaTable:
     @classmethod
     def create(
         cls,
-        sparkSession: SparkSession,
+        sparkSession: SparkSession | None = None,
         uri: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "DeltaTableBuilder[DeltaTable]":
@@ -216,7 +265,7 @@ class DeltaTable:
     @classmethod
     def createIfNotExists(
         cls,
-        sparkSession: SparkSession,
+        sparkSession: SparkSession | None = None,
         uri: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "DeltaTableBuilder[DeltaTable]":
@@ -226,7 +275,7 @@ class DeltaTable:
     @classmethod
     def replace(
         cls,
-        sparkSession: SparkSession,
+        sparkSession: SparkSession | None = None,
         uri: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "DeltaTableBuilder[DeltaTable]":
@@ -236,7 +285,7 @@ class DeltaTable:
     @classmethod
     def createOrReplace(
         cls,
-        sparkSession: SparkSession,
+        sparkSession: SparkSession | None = None,
         uri: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "DeltaTableBuilder[DeltaTable]":
@@ -246,14 +295,15 @@ class DeltaTable:
     @classmethod
     def _builder(
         cls,
-        spark: SparkSession,
+        spark: SparkSession | None,
         uri: str | None,
         storage_options: Mapping[str, str] | None,
         mode: str,
     ) -> "DeltaTableBuilder[DeltaTable]":
-        check_spark(spark)
-        opened = partial(cls.forUri, spark)
-        return DeltaTableBuilder(mode, uri, opened, storage_options)
+        spark = session_of(spark)
+        return DeltaTableBuilder(
+            mode, spark, uri, partial(cls.forUri, spark), storage_options
+        )
 
     def toDF(self) -> DataFrame:
         """Return the table's rows."""
@@ -267,6 +317,7 @@ class DeltaTable:
 
     def delete(self, condition: Condition | None = None) -> None:
         """Delete the rows that match `condition`, by default all rows."""
+        check_condition(condition)
         where = pruning(condition, self._target(self._handle.snapshot()))
         self._handle.perform(deletion(self._target, condition, where))
 
@@ -276,12 +327,17 @@ class DeltaTable:
         set: Mapping[str, Condition] | None = None,  # noqa: A002
     ) -> None:
         """Set columns of the rows that match `condition`, by default of all rows."""
-        assigned = required(set, "set")
+        assigned = assignments(set, "'set'", condition)
         where = pruning(condition, self._target(self._handle.snapshot()))
         self._handle.perform(update(self._target, condition, assigned, where))
 
     def merge(self, source: DataFrame, condition: Condition) -> DeltaMergeBuilder:
         """Return a builder for a merge of `source` into the table."""
+        for name, given in (("source", source), ("condition", condition)):
+            if given is None:
+                raise ValueError(f"'{name}' in merge cannot be None")
+        check_type(source, DataFrame, "Type of 'source' in merge must be DataFrame.")
+        check_condition(condition, "'condition' in merge")
         target = self._target(self._handle.snapshot())
         plan = MergePlan(source, condition, Clauses([]))
         return DeltaMergeBuilder(target, self._handle, plan)
@@ -340,16 +396,18 @@ class DeltaTable:
 
     def restoreToVersion(self, version: int) -> DataFrame:
         """Restore the table to `version`, and return one row with metrics."""
+        need(version, int, "version")
         return self._restore(version)
 
     def restoreToTimestamp(self, timestamp: str) -> DataFrame:
         """Restore the table to a time, given in the session's time zone."""
-        moment = sf.unix_micros(sf.lit(timestamp).cast("timestamp"))
-        (micros,) = self._spark.range(1).select(moment).collect()[0]
-        return self._restore(from_micros(micros))
+        need(timestamp, str, "timestamp")
+        return self._restore(moment_of(self._spark, timestamp))
 
     def _restore(self, target: int | datetime) -> DataFrame:
-        self._handle.face().restore(target)
+        raw: Any = self._handle.face()._table
+        given = target if isinstance(target, int) else target.isoformat()
+        raw.restore(given, may_stay=True)
         snapshot = self._handle.snapshot()
         (done,) = snapshot.history(1)
         row = {

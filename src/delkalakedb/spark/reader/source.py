@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from decimal import Decimal
 from functools import reduce
 from operator import and_, eq, ge, gt, le, lt, ne, or_
@@ -32,6 +33,7 @@ from delkalakedb.model.predicate.predicate import (
 )
 from delkalakedb.model.schema.schema import Column, parse_schema
 from delkalakedb.model.stats.values import FLOATING, Kind, Value, kind_of
+from delkalakedb.model.times import to_ms
 from delkalakedb.settings import OPTIONS, Uri, parse_uri, require_table
 from delkalakedb.spark.reader.arrow_files import (
     FILE_COLUMNS,
@@ -40,7 +42,6 @@ from delkalakedb.spark.reader.arrow_files import (
     arrow_reader,
     data_files,
 )
-from delkalakedb.spark.reader.table_version import load_snapshot
 from delkalakedb.spark.schemas import arrow_schema, spark_schema
 from delkalakedb.storage import is_secret
 
@@ -121,6 +122,7 @@ def _scalar(column: Column, value: Any) -> pa.Scalar:
 
 _STORAGE = "storage."
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+_NO_TIME = "must be a time with a zone, like 2026-01-31T12:30:00Z"
 _SHOWN = "Spark shows a data source's options in its plans"
 # for reads and streams, because `schema` can't tell which one it is called for
 READ_OPTIONS = (
@@ -185,6 +187,21 @@ class SourceOptions:
             raise DeltaError(f"option {name} must be a whole number, not {text!r}")
         return None if text is None else int(text)
 
+    def time(self, name: str) -> datetime | None:
+        """Return an option that is a time with a zone.
+
+        Spark doesn't tell a data source the session's time zone, in which the other
+        calls read a time without one.
+        """
+        text = self.get(name)
+        try:
+            moment = None if text is None else datetime.fromisoformat(text)
+        except ValueError as error:
+            raise DeltaError(f"option {name}: {text!r} {_NO_TIME}") from error
+        if moment is not None and moment.tzinfo is None:
+            raise DeltaError(f"option {name}: {text!r} {_NO_TIME}")
+        return moment
+
     @property
     def columns(self) -> list[str] | None:
         """The names of the columns to read, given as JSON or with commas."""
@@ -233,8 +250,9 @@ class SourceOptions:
         with self.opened() as (catalog, name):
             if version is None:
                 version = self.number("versionAsOf")
-            moment = self.get("timestampAsOf") if version is None else None
-            yield load_snapshot(catalog, name, version, moment)
+            moment = self.time("timestampAsOf") if version is None else None
+            at_ms = None if moment is None else to_ms(moment)
+            yield catalog.snapshot(name, version, timestamp_ms=at_ms)
 
     def predicate(self, snapshot: Snapshot) -> Predicate | None:
         """Return the option `where` as a predicate on the table."""

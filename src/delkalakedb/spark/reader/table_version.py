@@ -13,19 +13,20 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import DataType, IntegerType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
-from delkalakedb.catalog import Catalog, Snapshot, open_catalog
+from delkalakedb.catalog import Snapshot, open_catalog
 from delkalakedb.catalog.read import ADD_COLUMNS, add_from_row, live_rows
 from delkalakedb.errors import DeltaError, PredicateError
 from delkalakedb.model.actions import Add, Metadata
 from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import Schema, parse_schema
-from delkalakedb.model.times import parse_utc, to_ms
-from delkalakedb.settings import parse_uri, require_table
+from delkalakedb.model.times import from_micros, to_ms
+from delkalakedb.settings import require_table
 from delkalakedb.spark.reader.frame import LIST_COLUMNS, frame
 from delkalakedb.spark.reader.layout import partitions_in
 from delkalakedb.spark.schemas import quoted, spark_schema
 from delkalakedb.spark.session import check_spark
+from delkalakedb.spark.session_catalog import uri_of
 
 Condition = str | Column
 # the alias of a table without one
@@ -251,20 +252,22 @@ def read(
 
     Args:
         spark: the Spark session.
-        uri: the table's `deltasql://` URI.
+        uri: the table's `deltasql://` URI, or its name in the session's catalog.
         where: a filter of the rows. The catalog skips files by a text in Spark's SQL,
             but not by a Column.
         version: the version; by default the latest.
-        timestamp: selects the newest version up to this time, which is in UTC unless it
-            names a zone.
+        timestamp: selects the newest version up to this time, which is in the
+            session's time zone unless it names a zone.
         columns: the columns to return, in this order.
         storage_options: the options of the object store, for files that Spark can't
             reach.
     """
     check_spark(spark)
-    parsed = parse_uri(uri)
-    name = require_table(parsed)
-    snapshot = load_snapshot(open_catalog(parsed), name, version, timestamp)
+    parsed = uri_of(spark, uri)
+    at_ms = None if timestamp is None else to_ms(moment_of(spark, timestamp))
+    snapshot = open_catalog(parsed).snapshot(
+        require_table(parsed), version, timestamp_ms=at_ms
+    )
     return read_snapshot(spark, snapshot, where, columns, storage_options)
 
 
@@ -288,17 +291,19 @@ def read_snapshot(
     return matching if columns is None else matching.select(*map(quoted, columns))
 
 
-def load_snapshot(
-    catalog: Catalog,
-    name: str,
-    version: int | None = None,
-    timestamp: str | datetime | date | None = None,
-) -> Snapshot:
-    """Return the table `name` at a version or a time, by default the latest."""
-    try:
-        at_ms = None if timestamp is None else to_ms(parse_utc(str(timestamp)))
-    except ValueError as error:
+def moment_of(spark: SparkSession, timestamp: str | datetime | date) -> datetime:
+    """Return a time; without a zone, it is in the session's time zone.
+
+    Raises:
+        DeltaError: Spark can't read the text as a time.
+    """
+    if isinstance(timestamp, datetime) and timestamp.tzinfo is not None:
+        return timestamp
+    query = "SELECT unix_micros(try_to_timestamp(:text))"
+    ((micros,),) = spark.sql(query, args={"text": str(timestamp)}).collect()
+    if micros is None:
         raise DeltaError(
-            f"timestamp {str(timestamp)!r} isn't a time like 2026-01-31T12:30:00Z"
-        ) from error
-    return catalog.snapshot(name, version, timestamp_ms=at_ms)
+            f"The provided timestamp ('{timestamp}') cannot be converted to a valid "
+            "timestamp; write it like 2026-01-31 12:30:00"
+        )
+    return from_micros(micros)

@@ -256,7 +256,7 @@ def _describe(
     if not footer.num_rows:
         return None
     folders = path.relative_to(out).parts[:-1]
-    texts = [folder.partition("=")[2] for folder in folders]
+    texts = [unquote(folder.partition("=")[2]) for folder in folders]
     # numbered, because several of Spark's folders may map to one of the table's
     name = re.sub(r"^part-\d+", f"part-{number:05d}", path.name)
     final, values = places.place(name, texts)

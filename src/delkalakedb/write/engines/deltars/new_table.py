@@ -35,9 +35,6 @@ def creation(
             f"{', '.join(versions)} can't be given: the protocol follows from the "
             "other properties"
         )
-    # delta-rs takes none but Delta's.
-    own = [name for name in properties if not name.startswith("delta.")]
-    ours |= {name: properties.pop(name) for name in own}
     fields = parse_new_schema(schema) if isinstance(schema, str) else schema
     columns = [partition_by] if isinstance(partition_by, str) else partition_by
 

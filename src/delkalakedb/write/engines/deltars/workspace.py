@@ -113,8 +113,13 @@ def split_properties(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split table properties into those that delta-rs knows and all others."""
     given = dict(properties or {})
-    ours = {k: given.pop(k) for k in (FENCE_PROPERTY, *_ASKED) if k in given}
+    others = {FENCE_PROPERTY, *_ASKED} | {k for k in given if not _is_delta(k)}
+    ours = {k: given.pop(k) for k in others if k in given}
     return given, ours
+
+
+def _is_delta(name: str) -> bool:
+    return name.lower().startswith("delta.")
 
 
 def with_asked(
