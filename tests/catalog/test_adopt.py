@@ -25,7 +25,7 @@ from delkalakedb.model.actions import (
     dv_id,
 )
 from delkalakedb.model.log import Replay
-from tests.model.test_codec import bodies, text, values
+from tests.model.test_codec import bodies, file_paths, text, values
 from tests.support.actions import (
     DV,
     add,
@@ -140,7 +140,7 @@ def foreign_commit(draw: st.DrawFn) -> list[Action]:
     small = {
         "txn": {"appId": draw(named)},
         "domainMetadata": {"domain": f"my.{draw(named)}"},
-        "cdc": {"path": draw(named), "dataChange": False},
+        "cdc": {"path": draw(file_paths), "dataChange": False},
         "metaData": {
             "schemaString": META.schema_string,
             "partitionColumns": META.partition_columns,

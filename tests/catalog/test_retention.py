@@ -311,7 +311,7 @@ def test_commit_that_read_an_expired_version_is_refused(
             outcome = catalog.try_commit(staged)
             assert isinstance(outcome, Conflicted), staged
             assert (outcome.rule, outcome.winner_version) == (Rule.READ_EXPIRED, 9)
-    with pytest.raises(CommitFailedError, match="there are versions 6 to 9"):
+    with pytest.raises(CommitFailedError, match="the catalog has versions 6 to 9"):
         catalog.commit(staged)
 
 

@@ -23,7 +23,7 @@ from delkalakedb.model.actions import (
     encode_commit,
 )
 from delkalakedb.model.log import Reads, Staged
-from tests.model.test_codec import bodies, text, values
+from tests.model.test_codec import bodies, file_paths, text, values
 from tests.support.actions import (
     DV,
     add,
@@ -133,7 +133,7 @@ def test_any_small_action_comes_back_as_it_was(
         action_from_dict(
             {
                 "cdc": body(bodies["cdc"])
-                | {"path": body(text).replace("\0", ""), "dataChange": False}
+                | {"path": body(file_paths), "dataChange": False}
             }
         ),
         action_from_dict(

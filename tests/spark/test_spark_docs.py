@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from delkalakedb import spark as dks
 from tests.support.pages import SPARK_PAGE, blocks
 
 
@@ -13,8 +14,11 @@ def test_examples_of_the_spark_page_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": SPARK_PAGE.stem}
-    for block in blocks(SPARK_PAGE):
-        if block.language == "python":
-            # Blank lines first, so that a traceback names the page's own line.
-            code = compile("\n" * block.line + block.text, str(SPARK_PAGE), "exec")
-            exec(code, namespace)
+    try:
+        for block in blocks(SPARK_PAGE):
+            if block.language == "python":
+                # Blank lines first, so that a traceback names the page's own line.
+                code = compile("\n" * block.line + block.text, str(SPARK_PAGE), "exec")
+                exec(code, namespace)
+    finally:
+        dks.use(spark, None)

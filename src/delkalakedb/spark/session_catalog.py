@@ -27,7 +27,7 @@ _PATH = re.compile(r"(?:delta|deltasql)\.`(?P<path>[^`]+)`", re.IGNORECASE)
 _SCHEMA = re.compile(r"(?:spark_catalog\.)?default\.", re.IGNORECASE)
 
 
-def use(spark: "SparkSession", uri: str) -> None:
+def use(spark: "SparkSession", uri: str | None) -> None:
     """Make a catalog the session's own, so that its tables can be called by name.
 
     The URI stays in this process. Unlike the setting `spark.delkalakedb.catalog`, it
@@ -35,10 +35,13 @@ def use(spark: "SparkSession", uri: str) -> None:
 
     Args:
         spark: the Spark session.
-        uri: the catalog's `deltasql://` URI.
+        uri: the catalog's `deltasql://` URI; None ends the use of a catalog.
     """
     check_spark(spark)
-    _used[session_id(spark)] = _catalog(parse_uri(uri))
+    if uri is None:
+        _used.pop(session_id(spark), None)
+    else:
+        _used[session_id(spark)] = _catalog(parse_uri(uri))
 
 
 def session_of(spark: "SparkSession | None") -> "SparkSession":
