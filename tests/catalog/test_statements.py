@@ -13,7 +13,7 @@ from delkalakedb import Catalog
 from delkalakedb.catalog.engine.backend import Run, Session
 from delkalakedb.catalog.load.copies import PARTS
 from delkalakedb.catalog.read.action_rows import FILES_SCHEMA
-from delkalakedb.catalog.read.stat_index import TABLES
+from delkalakedb.catalog.read.stat_index import STAT_TABLES
 from delkalakedb.model.stats.values import Kind
 from tests.support.actions import add, create, stats
 
@@ -123,14 +123,14 @@ def test_every_statement_runs_on_every_engine(catalog: Catalog, engine: str) -> 
                 raise RollBack
 
 
-@pytest.mark.parametrize("table", sorted(TABLES.values()))
+@pytest.mark.parametrize("table", sorted(STAT_TABLES.values()))
 @pytest.mark.parametrize("part", CANDIDATES)
 def test_every_plan_runs_on_every_engine(
     catalog: Catalog, engine: str, table: str, part: str
 ) -> None:
     create(catalog, "t", add("a", stats=stats(1, x=(1, 2, 0), s=("a", "b", 0))))
     known, mark = catalog.backend.statements, catalog.backend.placeholder.format
-    values = (1.5, 2.5, 3.5) if table == TABLES[Kind.NUMBER] else ("a", "b", "c")
+    values = (1.5, 2.5, 3.5) if table == STAT_TABLES[Kind.NUMBER] else ("a", "b", "c")
     bounds = dict(zip(("lo", "hi", "reach"), values, strict=True))
     pieces = {
         "table": table,

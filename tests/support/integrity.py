@@ -10,7 +10,7 @@ from delkalakedb.catalog.read.head import (
     StatColumn,
     parse_columns,
 )
-from delkalakedb.catalog.read.stat_index import TABLES
+from delkalakedb.catalog.read.stat_index import STAT_TABLES
 
 _STATE = ("dl_metadata", "dl_protocols", "dl_txns", "dl_domains", "dl_cdc_files")
 _COLUMNS = {
@@ -103,7 +103,7 @@ def _load(catalog: Catalog) -> dict[int, _Rows]:
             sql = f"SELECT table_id, {columns} FROM {name} ORDER BY table_id, {columns}"
             for table_id, *row in session.query_sql(sql, {}):
                 found[table_id][name].append(row)
-        for name in TABLES.values():
+        for name in STAT_TABLES.values():
             # DuckDB says of a file that lives on that it ends with the last version.
             removed = "NULLIF(removed_version, 9223372036854775807)"
             sql = f"SELECT file_id, column_id, class, {removed} FROM {name}"
@@ -188,7 +188,7 @@ def _state_problems(
 
 def _stat_problems(rows: _Rows, table: _Table, files: Sequence[_File]) -> Iterator[str]:
     columns = parse_columns(table.stat_columns)
-    for kind, name in TABLES.items():
+    for kind, name in STAT_TABLES.items():
         indexed = [column for column in columns if column.kind is kind]
         have = {(file, column, removed) for file, column, _, removed in rows[name]}
         expected = {

@@ -15,7 +15,7 @@ else:
         {
             "commit_rows": (
                 "ByKind INFO_COLUMNS LiveFile advanced commit_writes "
-                "empty_head info_values state_writes"
+                "empty_head index_files info_values state_writes"
             ),
             "outbox": (
                 "Heartbeat Lease Mirror Outbox PATIENCE_S end find_mirror "

@@ -1,21 +1,25 @@
 """The rows that one commit writes, and the head that it makes."""
 
+from __future__ import annotations
+
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from delkalakedb.catalog.commit.outcome import Committed
-from delkalakedb.catalog.engine import Actor, FileRow, Insert, Row, Run, Write
+from delkalakedb.catalog.engine import Actor, FileRow, Insert, Row, Run, Write, listed
 from delkalakedb.catalog.read import (
     FILES_PER_TABLE,
+    STAT_TABLES,
     Head,
     StatColumn,
     file_columns,
-    index_files,
+    leaves_of,
     remove_fields,
 )
 from delkalakedb.model.actions import (
@@ -43,9 +47,18 @@ from delkalakedb.model.new_actions import (
 from delkalakedb.model.rules.conflicts import is_blind_append, isolation_of
 from delkalakedb.model.rules.protocol import asks_for_fence, fenced
 from delkalakedb.model.schema.properties import parse_properties
-from delkalakedb.model.stats.stats import parse_stats
+from delkalakedb.model.schema.schema import Column
+from delkalakedb.model.stats.stats import data_entry, parse_stats, partition_entry
+from delkalakedb.model.stats.values import Kind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delkalakedb.model.stats.stats import Entries, Stats
 
 _A = TypeVar("_A", bound=Action)
+# files; of fewer, the index entries are made sooner one by one
+_MANY = 200
 # The kinds in the order of a log entry, and the field by which a kind is sorted.
 _ORDER: dict[type[Any], str | None] = {
     CommitInfo: None,
@@ -485,3 +498,94 @@ def last_adds(rows: Sequence[FileRow]) -> dict[str, Add]:
         for row in sorted(rows)
         if row.base_row_id is not None
     }
+
+
+def index_files(
+    columns: Sequence[StatColumn],
+    metadata: Metadata,
+    version: int,
+    file_ids: Sequence[int] | pa.Array,
+    partition_values: Sequence[Mapping[str, str | None]],
+    stats: Sequence[Stats | None],
+) -> tuple[tuple[StatColumn, ...], list[Insert]]:
+    """Return the columns with the files' width classes, and the index rows."""
+    leaves = leaves_of(metadata.schema_string)
+    entries_of = _entries_of(partition_values, stats, set(metadata.partition_columns))
+    found: dict[Kind, list[tuple[int, Entries]]] = {kind: [] for kind in Kind}
+    result = []
+    for column in columns:
+        leaf = leaves.get((column.physical, column.unit))
+        if column.until is None and leaf is not None:
+            entries = entries_of(leaf)
+            found[column.kind].append((column.column_id, entries))
+            column = _with_classes(column, set(listed(entries[2])))
+        result.append(column)
+    inserts = [
+        Insert(STAT_TABLES[kind], _rows(version, file_ids, some))
+        for kind, some in found.items()
+        if some
+    ]
+    return tuple(result), inserts
+
+
+def _entries_of(
+    partition_values: Sequence[Mapping[str, str | None]],
+    stats: Sequence[Stats | None],
+    partitions: Set[str],
+) -> Callable[[Column], Entries]:
+    """Return a function that gives the index entries of all files for a column."""
+    if len(stats) >= _MANY:
+        from delkalakedb.model.stats.index import (
+            FileStats,
+            index_entries,
+            partition_entries,
+        )
+
+        files = FileStats(stats)
+        return lambda column: (
+            partition_entries(column, partition_values)
+            if column.path[0] in partitions
+            else index_entries(column, files)
+        )
+
+    def entries(column: Column) -> Entries:
+        each = map(partial(data_entry, column), stats)
+        if column.path[0] in partitions:
+            each = map(partial(partition_entry, column), partition_values)
+        lo, hi, classes, has_null = zip(*each, strict=True)
+        return lo, hi, classes, has_null
+
+    return entries
+
+
+def _rows(
+    version: int,
+    file_ids: Sequence[int] | pa.Array,
+    found: Sequence[tuple[int, Entries]],
+) -> dict[str, Sequence[Any] | pa.Array]:
+    parts = zip(*(entries for _, entries in found), strict=True)
+    lo, hi, classes, has_null = map(_joined, parts)
+    size = len(file_ids)
+    return {
+        "file_id": _joined([file_ids] * len(found)),
+        "column_id": [column_id for column_id, _ in found for _ in range(size)],
+        "class": classes,
+        "lo": lo,
+        "hi": hi,
+        "has_null": has_null,
+        "added_version": [version] * size * len(found),
+    }
+
+
+def _joined(parts: Sequence[Any]) -> Sequence[Any] | pa.Array:
+    import pyarrow as pa
+
+    if all(isinstance(part, pa.Array) for part in parts):
+        return pa.concat_arrays(parts)
+    return [value for part in parts for value in listed(part)]
+
+
+def _with_classes(column: StatColumn, classes: set[int]) -> StatColumn:
+    if classes <= column.classes:
+        return column
+    return msgspec.structs.replace(column, classes=column.classes | classes)

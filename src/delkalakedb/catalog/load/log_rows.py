@@ -13,6 +13,7 @@ from delkalakedb.catalog.commit import (
     INFO_COLUMNS,
     ByKind,
     advanced,
+    index_files,
     info_values,
     state_writes,
 )
@@ -36,7 +37,6 @@ from delkalakedb.catalog.read import (
     file_columns,
     hash_path,
     hash_utf8,
-    index_files,
     remove_fields,
 )
 from delkalakedb.model.actions import (

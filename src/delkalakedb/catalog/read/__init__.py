@@ -29,7 +29,7 @@ else:
             "planner": "plan",
             "retention": "Expired check_kept expire_versions",
             "sql_log": ("SqlTxnLogReader commit_from_row load_files load_tombstones"),
-            "stat_index": "COLUMNS_PER_TABLE index_files revise",
+            "stat_index": "COLUMNS_PER_TABLE STAT_TABLES leaves_of revise",
             "version_files": "Upkeep list_files load_only_in",
         },
     )

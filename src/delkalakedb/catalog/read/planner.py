@@ -20,7 +20,7 @@ from delkalakedb.catalog.read.action_rows import FILES_SCHEMA
 from delkalakedb.catalog.read.head import Head, StatColumn
 from delkalakedb.catalog.read.retention import check_kept, while_kept
 from delkalakedb.catalog.read.sql_log import load_files
-from delkalakedb.catalog.read.stat_index import TABLES, unit_of
+from delkalakedb.catalog.read.stat_index import STAT_TABLES, unit_of
 from delkalakedb.model.predicate.matcher import (
     Driver,
     HasNull,
@@ -150,7 +150,7 @@ class _Lookup:
         else:
             pieces = {"overlaps": self._conditions(bounds)}
         column_id = self.param(column.column_id)
-        table = TABLES[column.kind]
+        table = STAT_TABLES[column.kind]
         self.add("plan_overlap", table=table, column=column_id, **pieces)
 
     def _scans(self, column: StatColumn, bounds: Sequence[tuple[Any, Any]]) -> str:
@@ -187,7 +187,7 @@ def _lookup(
         if isinstance(term, HasNull):
             lookup.add(
                 "plan_nulls",
-                table=TABLES[column.kind],
+                table=STAT_TABLES[column.kind],
                 column=lookup.param(column.column_id),
             )
         else:
