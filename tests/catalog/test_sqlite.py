@@ -149,8 +149,12 @@ def test_file_that_is_no_database_is_unavailable(file: Path) -> None:
 
 
 def test_missing_folder_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(CatalogUnavailableError, match="unable to open"):
+    with pytest.raises(CatalogUnavailableError) as caught:
         dk.connect(f"deltasql://sqlite/{tmp_path}/nowhere/meta.db")
+    assert str(caught.value).endswith(
+        f"meta.db: the folder {tmp_path}/nowhere doesn't exist; create the folder, or "
+        "correct the path in the URI"
+    )
 
 
 def test_missing_file_is_not_created_where_the_schema_must_be_there(

@@ -32,9 +32,10 @@ from delkalakedb.catalog.engine import (
     load_schema_version,
     migrate,
     no_catalog,
+    unreachable,
     using_backend,
 )
-from delkalakedb.errors import CatalogError, CatalogUnavailableError
+from delkalakedb.errors import CatalogError
 from delkalakedb.storage import sync_path
 
 if TYPE_CHECKING:
@@ -203,10 +204,7 @@ def _new_folder(uri: "Uri", parent: Path | None) -> "TemporaryDirectory[str]":
     try:
         return TemporaryDirectory(prefix=".delkalakedb-", dir=parent)
     except OSError as error:
-        raise CatalogUnavailableError(
-            f"{uri}: {error.strerror}: unable to create the database file, because of "
-            f"{error.filename}"
-        ) from error
+        raise unreachable(str(uri), str(parent), error) from error
 
 
 def _restore(

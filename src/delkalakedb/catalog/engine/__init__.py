@@ -16,7 +16,8 @@ else:
         {
             "backend": (
                 "Actor Backend CLIENT Insert Query Restore Row Run Session Write "
-                "check_schema_version columns_to_batch listed load_backend no_catalog"
+                "check_schema_version columns_to_batch listed load_backend no_catalog "
+                "unreachable"
             ),
             "cache": "CacheInfo LISTS Listed cache_info",
             "migrations": (

@@ -425,10 +425,7 @@ class FileBackend(Backend):
                 os.stat(os.path.dirname(os.path.realpath(self._path)))
                 return True
         except OSError as error:
-            raise CatalogUnavailableError(
-                f"{self.name}: {error.strerror}: unable to open database file, because "
-                f"of {error.filename}"
-            ) from error
+            raise unreachable(self.name, str(error.filename), error) from error
         return False
 
     def is_gone(self) -> bool:
@@ -456,6 +453,18 @@ def check_schema_version(what: str, found: int, known: int) -> None:
             f"{what} has schema version {found}, and this version of delkalakedb "
             f"knows {known}; upgrade delkalakedb"
         )
+
+
+def unreachable(name: str, place: str, error: OSError) -> CatalogUnavailableError:
+    """Return the error for a place where no database file can be opened or created."""
+    if isinstance(error, FileNotFoundError):
+        return CatalogUnavailableError(
+            f"{name}: the folder {place} doesn't exist; create the folder, or correct "
+            "the path in the URI"
+        )
+    return CatalogUnavailableError(
+        f"{name}: can't open or create a file at {place}: {error.strerror}"
+    )
 
 
 def unfit(name: str, error: Exception) -> CatalogError:
