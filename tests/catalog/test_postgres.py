@@ -23,9 +23,10 @@ import pytest
 import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog.commit import ratify as ratifying
-from delkalakedb.catalog.commit.outbox import Outbox
+from delkalakedb.catalog.commit.outbox import Lease, Outbox
 from delkalakedb.catalog.commit.outcome import Committed
 from delkalakedb.catalog.commit.ratify import SqlTxnLogWriter
+from delkalakedb.catalog.engine import postgres
 from delkalakedb.catalog.engine.prepared import Prepared, preparation
 from delkalakedb.errors import (
     CatalogError,
@@ -545,6 +546,44 @@ def slow_down_commits(catalog: Catalog, seconds: int) -> None:
                 "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slowly()",
             ]
         )
+
+
+def test_stopped_writer_holds_up_others_for_a_bounded_time(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_IDLE_S", 0.1)
+    with dk.connect(uri, pool={"lock_timeout": 1.5}) as catalog:
+        create(catalog)
+        stopped = catalog.backend.writing()
+        stopped.__enter__().values("lock_table", {"name": "t"})
+        # As if this process stood still since: it sends nothing more.
+        time.sleep(0.5)
+        commit(catalog, add("f"))
+        with pytest.raises(CatalogError):
+            stopped.__exit__(None, None, None)
+        assert paths(catalog) == ["f"]
+
+
+def test_renewals_hold_no_lock_between_messages(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = list[tuple[str, str]]()
+    together = postgres._PostgresSession._together
+
+    def noted(session: Any, queries: Any) -> Any:
+        sent.append((queries[0][0], queries[-1][0]))
+        return together(session, queries)
+
+    with dk.connect(uri) as catalog:
+        create(catalog)
+        outbox = Outbox(catalog.backend)
+        lease = outbox.take("t", 60)
+        assert isinstance(lease, Lease)
+        monkeypatch.setattr(postgres._PostgresSession, "_together", noted)
+        assert outbox.renew(lease)
+        assert outbox.claim_checkpoint(lease.mirror, 5, 60)
+        assert outbox.keeping_claim(lease.mirror, 5, 60, 60)._renew()
+    assert sent == 3 * [("BEGIN", "COMMIT")]
 
 
 def test_outcome_that_cannot_be_found_out_is_said_to_be_unknown(

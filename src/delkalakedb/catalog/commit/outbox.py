@@ -383,8 +383,8 @@ class Outbox:
     def renew(self, lease: Lease) -> Lease | None:
         """Extend the lease and return it, or None if the lease was lost."""
         expires = time.monotonic() + lease.lasts_s
-        with self._backend.writing(durable=False) as session:
-            held = session.values("renew_lease", _key(lease) | _lasting(lease.lasts_s))
+        key = _key(lease) | _lasting(lease.lasts_s)
+        (held,) = self._backend.at_once([(int, "renew_lease", key)])
         if not held:
             return None
         prolong(lease.mirror.lease_owner, lease.lasts_s)
@@ -452,8 +452,8 @@ class Outbox:
     def claim_checkpoint(self, mirror: Mirror, version: int, lasts_s: float) -> bool:
         """Claim a due checkpoint; return False if another process has the claim."""
         params = {"table_id": mirror.table_id, "version": version} | _lasting(lasts_s)
-        with self._backend.writing(durable=False) as session:
-            return bool(session.query("claim_checkpoint", params))
+        (claimed,) = self._backend.at_once([(int, "claim_checkpoint", params)])
+        return bool(claimed)
 
     def keeping_claim(
         self, mirror: Mirror, version: int, lasts_s: float, patience_s: float
@@ -462,8 +462,9 @@ class Outbox:
 
         def renew() -> bool:
             params = {"table_id": mirror.table_id, "version": version}
-            with self._backend.writing(durable=False) as session:
-                return bool(session.query("renew_claim", params | _lasting(lasts_s)))
+            lasting = params | _lasting(lasts_s)
+            (held,) = self._backend.at_once([(int, "renew_claim", lasting)])
+            return bool(held)
 
         return Heartbeat(renew, lasts_s, patience_s)
 

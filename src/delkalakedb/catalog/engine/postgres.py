@@ -101,6 +101,10 @@ _DURABLE = """
     CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
     ELSE current_setting('synchronous_commit') END
 """
+# Ends the transaction of a client that is stopped or cut off while it holds locks.
+_IDLE_TIMEOUT = "idle_in_transaction_session_timeout"
+# seconds at least; a load may compute for some seconds between two messages
+_IDLE_S = 30.0
 # lock_not_available, query_canceled, serialization_failure, deadlock_detected
 _BUSY = {"55P03", "57014", "40001", "40P01"}
 # insufficient_privilege
@@ -201,9 +205,11 @@ class _Database:
 
     def setting(self, *, local: bool) -> str:
         """Return the SELECT that makes the settings of a session or a transaction."""
+        patience_s = self.settings.lock_timeout
         values = {
             "synchronous_commit": _DURABLE,
-            "lock_timeout": f"'{timeout_ms(self.settings.lock_timeout)}'",
+            "lock_timeout": f"'{timeout_ms(patience_s)}'",
+            _IDLE_TIMEOUT: f"'{timeout_ms(max(patience_s, _IDLE_S))}'",
         }
         if self.timeout_ms is not None:
             values["statement_timeout"] = f"'{self.timeout_ms}'"
