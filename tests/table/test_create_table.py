@@ -154,3 +154,26 @@ def test_options_by_position_are_taken_and_warned_of(catalog_uri: str) -> None:
         pytest.raises(TypeError, match="unexpected"),
     ):
         dk.DeltaTable.create(uri, schema, *given, told, None, False, 1)
+
+
+def test_location_that_is_not_utf8_is_refused_and_nothing_is_written(
+    catalog: dk.Catalog, tmp_path: Path
+) -> None:
+    rows = pa.table({"x": [1], "day": ["mon"]})
+    location = os.fsdecode(bytes(tmp_path) + b"/place\xff")
+    deltalake.write_deltalake(tmp_path / "made", rows)
+    (tmp_path / "made").rename(location)
+    before = {path: path.is_dir() for path in tmp_path.rglob("*")}
+
+    with pytest.raises(DeltaError, match=r"place%FF has a folder .* isn't valid UTF-8"):
+        catalog.create_table("t", SCHEMA, location=location)
+    with (
+        pytest.raises(DeltaError, match="isn't valid UTF-8"),
+        dk.transaction(catalog) as tx,
+    ):
+        tx.write("t", rows, location=f"{location}/new")
+    with pytest.raises(DeltaError, match="isn't valid UTF-8"):
+        dk.import_table(location, catalog, table="t")
+
+    assert catalog.tables() == []
+    assert {path: path.is_dir() for path in tmp_path.rglob("*")} == before

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import deltalake
 from arro3.core import RecordBatchReader
@@ -26,6 +25,7 @@ from delkalakedb.deltalake.table import DeltaTable
 from delkalakedb.deltalake.write import write_deltalake
 from delkalakedb.errors import TableNotFoundError
 from delkalakedb.settings import is_deltasql, parse_uri, require_table
+from delkalakedb.storage import local_folder
 from delkalakedb.write import new_location
 from delkalakedb.write.engines.deltars import check_delta_rs
 
@@ -163,9 +163,8 @@ def _folder(table_uri: str) -> str:
         return catalog.table(name).location
     except TableNotFoundError:
         location = new_location(catalog, name, uri.location)
-    parts = urlsplit(location)
-    if parts.scheme == "file":
-        Path(unquote(parts.path)).mkdir(parents=True, exist_ok=True)
+    if (folder := local_folder(location)) is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
     return location
 
 

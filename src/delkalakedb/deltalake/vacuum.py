@@ -135,13 +135,10 @@ class Vacuum:
 
     def _filter(self, upkeep: Upkeep) -> Callable[[str], bool]:
         """Return a test for paths that may be data of this table."""
-        above = f"{real_location(upkeep.head.location)}/"
+        above = real_location(upkeep.head.location)
         locations = (real_location(table.location) for table in self.catalog.tables())
-        others = tuple(
-            f"{unquote(location.removeprefix(above))}/"
-            for location in locations
-            if location.startswith(above)
-        )
+        inside = (key_inside(location, above) for location in locations)
+        others = tuple(f"{key}/" for key in inside if key is not None)
         columns = _folder_names(upkeep.head.metadata)
         return lambda path: (
             not path.startswith(others) and not _is_hidden(path, columns)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from delkalakedb.catalog import Catalog, PendingSnapshot, Snapshot, new_table
 from delkalakedb.catalog.commit import Committed, Conflicted
 from delkalakedb.catalog.load import find_table_at
-from delkalakedb.catalog.read import Identity, check_name, no_such_table
+from delkalakedb.catalog.read import Identity, check_name, check_place, no_such_table
 from delkalakedb.clock import now_ms, pauses
 from delkalakedb.errors import (
     CatalogNotFoundError,
@@ -358,9 +358,11 @@ def _stage_new(
 
 
 def new_location(catalog: Catalog, name: str, given: str | None) -> str:
-    """Return the canonical location of a new table; raise for an invalid name."""
+    """Return the canonical location of a new table, which `check_place` accepts."""
     check_name(name)
-    return canonical_location(given or catalog.default_location(name))
+    location = canonical_location(given or catalog.default_location(name))
+    check_place(name, location)
+    return location
 
 
 def create_table(

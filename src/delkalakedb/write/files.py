@@ -13,13 +13,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any
-from urllib.parse import unquote, urlsplit
 from weakref import finalize
 
 import pyarrow as pa
 
 from delkalakedb.errors import StorageError
-from delkalakedb.storage import Store, canonical_location, open_store
+from delkalakedb.storage import Store, local_folder, open_store
 
 try:
     import fcntl
@@ -185,9 +184,8 @@ def table_files(
     location: str, storage_options: Mapping[str, str] | None = None
 ) -> TableFiles:
     """Return the files at a location."""
-    parts = urlsplit(canonical_location(location))
-    if parts.scheme == "file":
-        return _LocalFiles(Path(unquote(parts.path)))
+    if (folder := local_folder(location)) is not None:
+        return _LocalFiles(Path(folder))
     return _RemoteFiles(open_store(location, storage_options))
 
 

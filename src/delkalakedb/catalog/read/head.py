@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import msgspec
 
@@ -51,9 +52,19 @@ def check_name(name: str) -> None:
 
 
 def check_place(name: str, location: str) -> None:
-    """Raise an error if a name or a location is invalid or too long."""
+    """Raise `DeltaError` if a name or a location is invalid or too long.
+
+    The location is a canonical URL. Delta-rs can open no folder whose name isn't UTF-8.
+    """
     check_name(name)
     _check_size("location", location, _MAX_LOCATION_BYTES)
+    try:
+        unquote(location, errors="strict")
+    except UnicodeDecodeError as error:
+        raise DeltaError(
+            f"{name}: the location {location} has a folder whose name isn't valid "
+            "UTF-8; rename the folder, or choose another location"
+        ) from error
 
 
 def no_such_table(name: str) -> TableNotFoundError:
