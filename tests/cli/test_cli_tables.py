@@ -123,7 +123,7 @@ def test_sample_that_is_no_delta_schema_is_refused(
         ([], 2, "give one of --schema"),
         (["--schema", "a INT", "--like", __file__], 2, "give one of --schema"),
         (["--schema", "a"], 2, "not a column with a type: a"),
-        (["--schema", "a INT, A INT"], 2, "column A is there twice"),
+        (["--schema", "a INT, A INT"], 2, "has the column A twice"),
         (["--schema", "a INT", "--property", "x"], 2, "write NAME=VALUE"),
         (["--schema", "a INT", "--partition-by", "b"], 5, "b"),
         (["--schema", "a INT", "--property", "delta.nope=1"], 5, "delta.nope"),

@@ -118,7 +118,7 @@ def test_what_delta_cannot_hold_is_refused_by_name(text: str, problem: str) -> N
 
 
 def test_column_that_is_there_twice_is_refused() -> None:
-    with pytest.raises(SchemaMismatchError, match="column A is there twice"):
+    with pytest.raises(SchemaMismatchError, match="has the column A twice"):
         parse_ddl("a INT, A INT")
 
 

@@ -261,7 +261,7 @@ def test_features_beyond_us_are_refused_only_in_use(
                 reader_features=["deletionVectors"],
                 writer_features=[],
             ),
-            "only in readerFeatures: deletionVectors",
+            "writerFeatures lacks deletionVectors, which readerFeatures has",
         ),
         (
             Protocol(
@@ -270,9 +270,9 @@ def test_features_beyond_us_are_refused_only_in_use(
                 reader_features=[],
                 writer_features=["deletionVectors"],
             ),
-            "not in readerFeatures: deletionVectors",
+            "readerFeatures lacks deletionVectors, which",
         ),
-        (protocol(1, 7, "columnMapping"), "not in readerFeatures: columnMapping"),
+        (protocol(1, 7, "columnMapping"), "readerFeatures lacks columnMapping, which"),
     ],
 )
 def test_a_protocol_that_breaks_its_own_rules_is_refused(
@@ -439,9 +439,14 @@ def test_a_sound_commit_passes(
 @pytest.mark.parametrize(
     ("actions", "table_protocol", "table", "message"),
     [
-        ([PLAIN, PLAIN], PLAIN, TABLE, "2 protocol"),
-        ([TABLE, TABLE], PLAIN, TABLE, "2 metaData"),
-        ([CommitInfo({}), CommitInfo({})], PLAIN, TABLE, "2 commitInfo"),
+        ([PLAIN, PLAIN], PLAIN, TABLE, "one protocol action"),
+        ([TABLE, TABLE], PLAIN, TABLE, "one metaData action"),
+        (
+            [CommitInfo({}), CommitInfo({})],
+            PLAIN,
+            TABLE,
+            "one commitInfo action",
+        ),
         ([Txn(app_id="a", version=v) for v in (1, 2)], PLAIN, TABLE, "2 txn.*'a'"),
         ([domain("d"), domain("d")], DOMAINS, TABLE, "2 domainMetadata.*'d'"),
         ([add(), add("y"), add()], PLAIN, TABLE, "2 add actions for 'x'"),

@@ -178,7 +178,7 @@ def test_schemas_of_delta_rs_are_understood() -> None:
 @pytest.mark.parametrize(
     ("fields", "partition_columns", "message"),
     [
-        ([column("a"), column("A")], [], "column A is there twice"),
+        ([column("a"), column("A")], [], "has the column A twice"),
         ([column("s", struct(column("x"), column("X")))], [], r"column s\.X"),
         ([column("l", array(struct(column("x"), column("X"))))], [], "twice"),
         ([column("")], [], "empty name"),

@@ -42,7 +42,7 @@ _Known: TypeAlias = pc.Expression | None
 _MOSTLY_DISTINCT = 0.8
 # Files; below this, sharing costs more than it saves.
 _FEW_FILES = 16
-# Take half the time of operators, which look functions up by name.
+# These take half the time of the operators, which look functions up by name.
 _call, _literal = pc.Expression._call, pc.Expression._scalar
 
 
@@ -79,7 +79,7 @@ def scan_rows(
     import pyarrow.dataset as ds
     from pyarrow.parquet import filters_to_expression
 
-    # All columns with a filter, which may need columns that aren't selected.
+    # With a filter, read all columns: the filter may use columns that aren't selected.
     read = None
     if columns is not None and filters is None:
         read = list(dict.fromkeys(columns))

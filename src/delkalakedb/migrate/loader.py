@@ -26,6 +26,7 @@ from delkalakedb.errors import DeltaError, ProtocolError
 from delkalakedb.mirror import decode_entry
 from delkalakedb.model.actions import (
     FILELESS,
+    NAMES,
     NO_SCHEMA,
     Action,
     Add,
@@ -247,7 +248,7 @@ class Loader:
             if count > 1:
                 raise ProtocolError(
                     f"{self._store.url}: version {entry.version} has {count} "
-                    f"{kind.__name__} actions"
+                    f"{NAMES[kind]} actions; a commit can have only one"
                 )
         for action in state:
             if isinstance(action, Protocol):

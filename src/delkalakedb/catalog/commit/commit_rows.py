@@ -205,7 +205,10 @@ def _ended(
     removes: Sequence[Remove],
     live: Mapping[str, Sequence[LiveFile]],
 ) -> Iterator[tuple[LiveFile, Remove | None]]:
-    """Yield the files that end, each with its remove, or None if it is added anew."""
+    """Yield the files that a commit ends, each with its remove.
+
+    The remove is None for a file that the commit adds again.
+    """
     files = {(path, f.dv_id): f for path, found in live.items() for f in found}
     for remove in removes:
         yield files[remove.path, dv_id(remove)], remove

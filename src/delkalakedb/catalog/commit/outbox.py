@@ -401,7 +401,7 @@ class Outbox:
         try:
             self._write(releasing(lease))
         finally:
-            # Last, because another thread may take back what is ended.
+            # Last, because another thread may take over a lease that has ended.
             end(lease.mirror.lease_owner)
 
     def mark_published(

@@ -58,7 +58,7 @@ def partition_type(metadata: Metadata) -> pa.StructType:
 def partition_parser(
     metadata: Metadata,
 ) -> Callable[[Mapping[str, str | None]], dict[str, PartitionValue | None]]:
-    """Return a function that gives the partition values of one file their types."""
+    """Return a function that converts a file's partition values to their types."""
     columns = _partition_columns(metadata)
 
     def parse(values: Mapping[str, str | None]) -> dict[str, PartitionValue | None]:

@@ -85,7 +85,7 @@ class IsNotNull:
 
 @dataclass(frozen=True, slots=True)
 class StartsWith:
-    """A text column that starts with a prefix; the full condition may demand more."""
+    """A necessary condition: the values of a text column start with a prefix."""
 
     column: Column
     prefix: str

@@ -298,7 +298,9 @@ def _check_lists(protocol: Protocol) -> None:
         if listed and not needed:
             raise ProtocolError(f"protocol {_versions(protocol)} can't have {name}")
     if extra := set(readers or ()) - set(writers or ()):
-        raise ProtocolError(f"only in readerFeatures: {', '.join(sorted(extra))}")
+        raise ProtocolError(
+            f"writerFeatures lacks {', '.join(sorted(extra))}, which readerFeatures has"
+        )
     _check_visible(protocol)
 
 
@@ -313,7 +315,9 @@ def _check_visible(protocol: Protocol) -> None:
         if name in FEATURES and FEATURES[name].reader and name not in visible
     ]
     if hidden:
-        raise ProtocolError(f"not in readerFeatures: {', '.join(sorted(hidden))}")
+        raise ProtocolError(
+            f"readerFeatures lacks {', '.join(sorted(hidden))}, which readers need"
+        )
 
 
 def _by_kind(actions: Iterable[Action]) -> _ByKind:
@@ -332,7 +336,9 @@ def _check_singles(kinds: _ByKind) -> None:
     names: dict[type[Any], str] = {**NAMES, CommitInfo: "commitInfo"}
     for single in (Protocol, Metadata, CommitInfo):
         if (count := len(kinds[single])) > 1:
-            raise ProtocolError(f"a commit can't have {count} {names[single]} actions")
+            raise ProtocolError(
+                f"a commit can have only one {names[single]} action, not {count}"
+            )
     for kind in (CheckpointMetadata, Sidecar):
         if kinds[kind]:
             raise ProtocolError(f"{names[kind]} belongs to checkpoints, not to commits")

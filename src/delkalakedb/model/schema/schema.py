@@ -194,7 +194,8 @@ def _check_names(fields: tuple[Field, ...], prefix: str) -> None:
             raise SchemaMismatchError(f"a column{where} has an empty name")
         if child.name.lower() in seen:
             raise SchemaMismatchError(
-                f"column {full} is there twice (names differ at most in case)"
+                f"the schema has the column {full} twice; names that differ only in "
+                "case are equal"
             )
         seen.add(child.name.lower())
         _check_names(child.children, f"{full}.")

@@ -185,7 +185,7 @@ def _few(reader: pa.RecordBatchReader) -> tuple[pa.Table | None, pa.RecordBatchR
             if _is_much(seen):
                 return None, _joined(reader.schema, seen, rest)
     except Exception as error:
-        # For delta-rs to come upon, as with every other source that fails.
+        # delta-rs reads the source again and raises the error, as for any other source.
         return None, _joined(reader.schema, seen, _failing(error))
     table = pa.Table.from_batches(seen, reader.schema)
     return table, table.to_reader()
