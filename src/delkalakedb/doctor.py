@@ -18,6 +18,7 @@ from delkalakedb.catalog.engine import (
     Backend,
     Insert,
     Run,
+    UndoneError,
     find_schema_version,
     latest_schema_version,
     using_backend,
@@ -55,10 +56,6 @@ class Check:
 
 
 _NO_CATALOG = Check("schema", "fail", "there is no catalog", "deltasql init")
-
-
-class _UndoneError(Exception):
-    """Raised to roll back a transaction that was only tried."""
 
 
 def examine(uri: "Uri", settings: "Settings") -> Iterator[Check]:
@@ -157,11 +154,11 @@ def _create(backend: Backend) -> Check:
 
 
 def _try(backend: Backend, write: Insert | Run) -> None:
-    with suppress(_UndoneError), backend.writing() as session:
+    with suppress(UndoneError), backend.writing() as session:
         session.apply([write])
         # An engine may delay writes until the next query.
         session.query("load_schema_version", {})
-        raise _UndoneError
+        raise UndoneError
 
 
 def _clock(backend: Backend) -> Check:

@@ -111,7 +111,7 @@ def resolve_path(path: str, location: str) -> Inside | Outside:
     root = _root(location)
     scheme, authority, absolute = root.scheme, root.authority, text.startswith("/")
     if found := _ABSOLUTE.match(text):
-        scheme, authority = _server(found[1], found[2])
+        scheme, authority = canonical_server(found[1], found[2])
         text, absolute = text[found.end() :], True
     parts = _normalized(() if absolute else root.parts, text)
     depth = len(root.parts)
@@ -266,10 +266,10 @@ def _root(location: str) -> _Root:
     if found is None:
         return _Root("file", "", _normalized((), location))
     path = unquote(location[found.end() :], errors="surrogateescape")
-    return _Root(*_server(found[1], found[2]), _normalized((), path))
+    return _Root(*canonical_server(found[1], found[2]), _normalized((), path))
 
 
-def _server(scheme: str, authority: str | None) -> tuple[str, str]:
+def canonical_server(scheme: str, authority: str | None) -> tuple[str, str]:
     """Return the scheme and the authority of a URL in their canonical spelling."""
     scheme = scheme.lower()
     # In abfss:// the part before `@` is the container, not a user.

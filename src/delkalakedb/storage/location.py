@@ -5,10 +5,14 @@ from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
 from delkalakedb.errors import DeltaError, StorageError
-from delkalakedb.model.paths import Inside, Outside, log_path, resolve_path
+from delkalakedb.model.paths import (
+    Inside,
+    Outside,
+    canonical_server,
+    log_path,
+    resolve_path,
+)
 from delkalakedb.settings import SCHEMES, redact_url, scheme_of
-
-_ALIASES = {"s3a": "s3"}
 
 
 def canonical_location(location: str) -> str:
@@ -26,11 +30,9 @@ def canonical_location(location: str) -> str:
             host = redact_url(f"file://{parts.netloc}")
             raise StorageError(f"{host}: a file location has no host")
         return _local_url(_unquoted(parts.path))
-    # In abfss:// the part before `@` is the container, not a user.
-    user, _, host = parts.netloc.rpartition("@")
-    container = f"{user}@" if user and parts.scheme.startswith("abfs") else ""
+    scheme, authority = canonical_server(parts.scheme, parts.netloc)
     path = log_path(_unquoted(parts.path)).rstrip("/")
-    return f"{_ALIASES.get(parts.scheme, parts.scheme)}://{container}{host}{path}"
+    return f"{scheme}://{authority}{path}"
 
 
 def local_folder(location: str) -> str | None:

@@ -24,6 +24,7 @@ from delkalakedb.catalog.engine import (
     Run,
     Session,
     TableRow,
+    UndoneError,
     catalog_tables,
     check_schema_version,
     ensure_schema,
@@ -62,10 +63,6 @@ class Restored:
     schema_version: int
     latest_schema_version: int
     versions: dict[str, int]
-
-
-class _UndoneError(Exception):
-    """Raised to roll back a dry run."""
 
 
 def back_up(uri: "Uri", settings: "Settings", file: str | os.PathLike[str]) -> Backup:
@@ -139,12 +136,12 @@ def restore_backup(
         raise CatalogError(f"{path}: there is no such file")
     with (
         _database(uri, settings, dry_run=dry_run) as backend,
-        suppress(_UndoneError),
+        suppress(UndoneError),
         backend.restoring(path) as restore,
     ):
         found = _restore(backend, restore, path, replace=replace)
         if dry_run:
-            raise _UndoneError
+            raise UndoneError
     return found
 
 

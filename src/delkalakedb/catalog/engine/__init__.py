@@ -15,9 +15,9 @@ else:
         __name__,
         {
             "backend": (
-                "Actor Backend CLIENT Insert Query Restore Row Run Session Write "
-                "check_schema_version columns_to_batch listed load_backend no_catalog "
-                "unreachable"
+                "Actor Backend CLIENT Insert Query Restore Row Run Session UndoneError "
+                "Write check_schema_version columns_to_batch listed load_backend "
+                "no_catalog unreachable"
             ),
             "cache": "CacheInfo LISTS Listed cache_info",
             "migrations": (

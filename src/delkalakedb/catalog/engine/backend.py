@@ -389,6 +389,10 @@ class Backend(ABC):
         """Close every connection."""
 
 
+class UndoneError(Exception):
+    """Raised in a write transaction to roll back what was only tried."""
+
+
 class FileBackend(Backend):
     """A backend whose database is one file, or in memory."""
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from delkalakedb.catalog.engine import Backend, Run, Session
+from delkalakedb.catalog.engine import Backend, Run, Session, UndoneError
 from delkalakedb.catalog.read.head import Head, find_kept, no_such_table
 from delkalakedb.errors import TableNotFoundError, VersionNotFoundError
 from delkalakedb.model.actions import Metadata, decode_struct
@@ -72,10 +72,6 @@ class _Dead(NamedTuple):
     stats: int
 
 
-class _UndoneError(Exception):
-    """Raised to roll back a dry run."""
-
-
 def expire_versions(
     backend: Backend,
     name: str,
@@ -96,7 +92,7 @@ def expire_versions(
         now_ms: the time.
         dry_run: return what would be dropped, and drop nothing.
     """
-    with suppress(_UndoneError), backend.writing() as session:
+    with suppress(UndoneError), backend.writing() as session:
         if backend.capabilities.table_locks:
             session.query("lock_table", {"name": name})
         found = session.rows(_Bounds, "load_retention", {"name": name})
@@ -106,7 +102,7 @@ def expire_versions(
         floor = _floor(session, bounds, before_version, older_than_ms, now_ms)
         expired = _expire(session, name, bounds, floor, now_ms)
         if dry_run:
-            raise _UndoneError
+            raise UndoneError
     return expired
 
 
