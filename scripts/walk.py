@@ -6,6 +6,7 @@ functions called.
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from collections import defaultdict
@@ -51,6 +52,8 @@ def _module(frame: FrameType) -> str | None:
 
 def walk(uri: str) -> Walk:
     """Create the table of `uri`, append to it twice, and trace the second append."""
+    # seconds; on a busy machine a traced append outlasts half of the default and renews
+    os.environ["DELKALAKEDB_MIRROR__LEASE"] = "60"
     row = pa.table({"id": [1]})
     dk.write_deltalake(uri, row)
     dk.write_deltalake(uri, row, mode="append")

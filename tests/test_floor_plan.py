@@ -681,7 +681,11 @@ def test_rows_that_are_typed_or_only_counted_are_fine(package: Path, code: str) 
     assert list(_untyped_readers(package)) == []
 
 
-def test_append_stays_a_short_walk(tmp_path: Path) -> None:
+def test_append_stays_a_short_walk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `walk` sets it.
+    monkeypatch.setenv("DELKALAKEDB_MIRROR__LEASE", "60")
     traced = walk(f"deltasql://sqlite/{tmp_path}/meta.db?table=t")
 
     assert len(traced.modules) <= 36
