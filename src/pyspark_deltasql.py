@@ -5,7 +5,13 @@ Every Spark session imports this module, so it imports the package only on use.
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+try:
+    from pyspark.sql.datasource import DataSource
+except ImportError as error:
+    raise ImportError(
+        'format("deltasql") needs pyspark 4.0 or newer; with an older one, use '
+        "delkalakedb.spark.read, write and foreach_batch"
+    ) from error
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

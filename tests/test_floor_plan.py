@@ -52,8 +52,8 @@ ROOMS = {
     "write": "files operation engines committer restore",
     "deltalake": "dataset scan vacuum raw properties create table write "
     "transactions registration",
-    "spark": "exceptions session session_catalog schemas reader writer dml face "
-    "stream scale",
+    "spark": "exceptions pyspark_api session session_catalog schemas reader writer "
+    "dml face stream scale",
     "cli": "output app options prompt shell commands",
 }
 # Each library has one place that imports it.

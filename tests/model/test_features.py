@@ -36,7 +36,7 @@ def test_no_other_module_has_the_name_of_a_feature() -> None:
 
 
 def test_features_that_are_only_of_the_log_hinder_no_reader() -> None:
-    for use in (Use.DATASET, Use.ARROW, Use.SPARK):
+    for use in (Use.DATASET, Use.ARROW, Use.SPARK, Use.SPARK_3):
         assert features_for(use) >= LOG_ONLY
 
 
@@ -48,8 +48,12 @@ def test_whoever_writes_by_arrow_for_spark_can_append_the_same() -> None:
     assert features_for(Use.SMALL_APPEND) <= features_for(Use.SPARK_SINK)
 
 
+def test_spark_3_reads_no_more_than_spark_4() -> None:
+    assert features_for(Use.SPARK_3) < features_for(Use.SPARK)
+
+
 def test_readers_uses_are_of_features_that_readers_must_know() -> None:
-    for use in (Use.DATASET, Use.ARROW, Use.SPARK):
+    for use in (Use.DATASET, Use.ARROW, Use.SPARK, Use.SPARK_3):
         assert all(FEATURES[name].reader for name in features_for(use))
 
 

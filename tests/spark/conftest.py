@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from delkalakedb.spark.session import check_pyspark
 from tests.support.servers.stores import KEY, SECRET
 from tests.support.sessions import CONFIG
 
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
+# what pyspark 3.5 has no parts for
+collect_ignore = (
+    []
+    if check_pyspark() >= (4, 0)
+    else ["test_spark_connect.py", "test_spark_source.py", "test_spark_streaming.py"]
+)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -29,6 +36,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.xdist_group("spark"))
+            for mark in item.iter_markers("since_pyspark"):
+                (since,) = mark.args
+                if check_pyspark() < tuple(map(int, since.split("."))):
+                    item.add_marker(pytest.mark.skip(f"needs pyspark {since}"))
     items.sort(key=lambda item: not item.path.is_relative_to(HERE))
 
 

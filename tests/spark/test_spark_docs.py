@@ -9,6 +9,7 @@ from delkalakedb import spark as dks
 from tests.support.pages import SPARK_PAGE, blocks
 
 
+@pytest.mark.since_pyspark("4.2")
 def test_examples_of_the_spark_page_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_setting_of_the_session_keeps_partitions_without_new_rows(
     assert len(rows(uri)) == 4
 
 
+@pytest.mark.since_pyspark("4.0")
 @pytest.mark.usefixtures("dynamic")
 def test_data_source_and_transaction_heed_the_setting_too(
     spark: SparkSession, uri: str
@@ -96,6 +97,7 @@ def test_data_source_and_transaction_heed_the_setting_too(
     assert rows(uri) == [(1, "z")]
 
 
+@pytest.mark.since_pyspark("4.0")
 def test_option_beats_the_setting(spark: SparkSession, uri: str, dynamic: None) -> None:
     start(spark, uri)
 
@@ -114,6 +116,7 @@ def test_option_beats_the_setting(spark: SparkSession, uri: str, dynamic: None) 
     assert rows(uri) == [(8, "c")]
 
 
+@pytest.mark.since_pyspark("4.0")
 @pytest.mark.usefixtures("dynamic")
 def test_options_that_contradict_each_other_are_refused_as_by_delta_spark(
     spark: SparkSession, uri: str

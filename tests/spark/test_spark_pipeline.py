@@ -91,6 +91,7 @@ def last_commit(lake: Lake, name: str) -> dict[str, Any]:
     return dict(info)
 
 
+@pytest.mark.since_pyspark("4.2")
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_pipeline_fills_three_tables_that_agree(
     spark: SparkSession, lake: Lake

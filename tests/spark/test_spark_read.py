@@ -26,6 +26,7 @@ from delkalakedb.errors import (
     VersionNotFoundError,
 )
 from delkalakedb.settings.uri import format_uri
+from delkalakedb.spark.pyspark_api import to_arrow
 from delkalakedb.spark.reader import layout as lists
 from delkalakedb.spark.reader.frame import FILE_COLUMN, LIST_COLUMNS, frame
 from tests.support.actions import add, creation, metadata, schema
@@ -67,7 +68,7 @@ def num_records(lake: Lake, version: int) -> int:
 
 
 def rows_of(table: DataFrame | pa.Table) -> list[dict[str, Any]]:
-    arrow = table.toArrow() if isinstance(table, DataFrame) else table
+    arrow = to_arrow(table) if isinstance(table, DataFrame) else table
     return sorted(arrow.to_pylist(), key=repr)
 
 

@@ -62,6 +62,7 @@ def test_table_api_writes_and_reads_s3_without_a_jar(
     assert dks.read(spark, uri, version=0, **options).count() == 30
 
 
+@pytest.mark.since_pyspark("4.0")
 def test_data_source_writes_and_reads_s3_without_a_jar(
     spark: SparkSession, uri: str, s3: Place, shown: dict[str, str]
 ) -> None:

@@ -10,16 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles
 from pyspark.sql.types import StructType
 
 import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import DeltaError
 from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.spark.pyspark_api import ReadAllAvailable, ReadLimit, ReadMaxFiles
 from delkalakedb.spark.stream import StreamReader
 from tests.support.lakes import Lake
 from tests.support.processes import program
+
+pytestmark = pytest.mark.since_pyspark("4.2")
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import DeltaError, SchemaMismatchError, TableExistsError
 from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.spark.pyspark_api import to_arrow
 from delkalakedb.storage import open_store
 from tests.support import readers
 from tests.support.mapped_tables import make
@@ -62,7 +63,7 @@ def arrow_rows(df: DataFrame, table: deltalake.DeltaTable) -> pa.Table:
     """The rows in the table's own types."""
     # Spark can't give a null struct whose fields aren't null.
     nullable = sf.col("st").cast("struct<x: int, y: array<int>>")
-    found = df.withColumn("st", nullable).toArrow()
+    found = to_arrow(df.withColumn("st", nullable))
     return found.cast(pa.schema(table.schema().to_arrow()))
 
 

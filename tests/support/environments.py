@@ -24,17 +24,18 @@ def ensure_environment(name: str, *wanted: str) -> Path:
     """Return an environment's Python; whichever test process is first makes it.
 
     Args:
-        name: of the environment, and of the file with its requirements.
+        name: of the environment, and of the file with its requirements up to a `-`.
         wanted: more of pip's arguments.
     """
-    requirements = Path(__file__).parent / "requirements" / f"{name}.txt"
+    file = f"{name.partition('-')[0]}.txt"
+    requirements = Path(__file__).parent / "requirements" / file
     _HOME.mkdir(exist_ok=True)
     folder = _HOME / f"{name}-{_key(requirements.read_text(), *wanted)}"
     python, made = folder / "bin" / "python", folder / "made"
     with open(_HOME / f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            for old in _HOME.glob(f"{name}-*"):
+            for old in _HOME.glob(f"{name}-????????????"):
                 shutil.rmtree(old)
             _run(sys.executable, "-m", "venv", "--clear", str(folder))
             _install(python, "--requirement", str(requirements), *wanted)

@@ -6,7 +6,11 @@ from delkalakedb.doors import door
 from delkalakedb.spark.session import check_pyspark, choose_python
 
 if TYPE_CHECKING:
-    from delkalakedb.spark.face import DeltaTable as DeltaTable, write as write
+    from delkalakedb.spark.face import (
+        DeltaTable as DeltaTable,
+        foreach_batch as foreach_batch,
+        write as write,
+    )
     from delkalakedb.spark.reader import read as read
     from delkalakedb.spark.scale import *
     from delkalakedb.spark.session_catalog import use as use
@@ -15,11 +19,11 @@ else:
     _find, __dir__ = door(
         __name__,
         {
-            "face": "DeltaTable write",
+            "face": "DeltaTable foreach_batch write",
             "reader": "read",
             "scale": "checkpoint import_table verify",
             "session_catalog": "use",
-            "stream": "StreamReader foreach_batch",
+            "stream": "StreamReader",
         },
     )
 

@@ -165,8 +165,10 @@ class _Executors(Reading):
     ) -> pa.Table:
         from pyspark.sql.pandas.types import from_arrow_schema
 
+        from delkalakedb.spark.pyspark_api import to_arrow
+
         numbers = self._spark.range(0, tasks, 1, tasks)
-        found = numbers.mapInArrow(read, from_arrow_schema(schema)).toArrow()
+        found = to_arrow(numbers.mapInArrow(read, from_arrow_schema(schema)))
         numbers_of = found["task"].combine_chunks()
         if pc.all(pc.greater_equal(numbers_of[1:], numbers_of[:-1])).as_py() is False:
             found = found.take(pc.sort_indices(found["task"]))

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -21,6 +20,7 @@ from delkalakedb.errors import ProtocolError, SchemaMismatchError
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import PHYSICAL_NAME
+from delkalakedb.spark.pyspark_api import to_arrow_schema
 
 _SPECIAL = re.compile(r"[ ,;{}()\n\t=]")
 # keys that Spark would act on, such as a default for missing values
@@ -85,7 +85,7 @@ def _names_in(kind: DataType) -> Iterator[str]:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark uses for `schema`."""
-    return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)
 
 
 def find_field(schema: StructType, name: str) -> StructField | None:

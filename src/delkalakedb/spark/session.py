@@ -17,8 +17,9 @@ from delkalakedb.errors import DeltaError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PYSPARK = (4, 2)
-_JAVA = 17
+_PYSPARK = (3, 5)
+# Java's oldest version by the oldest version of pyspark that needs it
+_JAVA = {(4, 0): 17, (3, 5): 8}
 _PYTHON = Path(sys.executable)
 _REMEDY = "pip install 'delkalakedb[spark]'"
 _ALIASES = {"s3": "s3a"}
@@ -52,11 +53,20 @@ def check_spark(spark: Any = None) -> None:
             f"expected a Spark session, not {type(spark).__name__}; create one with "
             "SparkSession.builder.getOrCreate()"
         )
+    elif is_connect(spark) and is_spark_3():
+        raise DeltaError(
+            "Spark Connect needs pyspark 4.0 or newer; with an older one, use a "
+            "classic session"
+        )
 
 
 @cache
-def check_pyspark() -> None:
-    """Raise `ImportError` unless a supported pyspark is installed."""
+def check_pyspark() -> tuple[int, int]:
+    """Return the version of pyspark.
+
+    Raises:
+        ImportError: No pyspark is installed, or one that is too old.
+    """
     wanted = ".".join(map(str, _PYSPARK))
     # pyspark-client suffices for a Connect server
     for package in ("pyspark", "pyspark-client"):
@@ -65,8 +75,15 @@ def check_pyspark() -> None:
             break
     else:
         raise ImportError(f"pyspark {wanted} or newer isn't installed: {_REMEDY}")
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _PYSPARK:
+    major, minor = map(int, re.findall(r"\d+", version)[:2])
+    if (major, minor) < _PYSPARK:
         raise ImportError(f"pyspark {version} is older than {wanted}: {_REMEDY}")
+    return major, minor
+
+
+def is_spark_3() -> bool:
+    """Return whether Spark is older than 4.0; it is then of the version of pyspark."""
+    return check_pyspark() < (4, 0)
 
 
 def choose_python() -> None:
@@ -135,26 +152,29 @@ _classes: dict[str, dict[str, bool]] = {}
 def _server_has_class(spark: "SparkSession", name: str) -> bool:
     from pyspark.errors import AnalysisException
 
+    from delkalakedb.spark.pyspark_api import condition_of
+
     try:
         # No class has this method, so the error tells whether the class exists.
         spark.sql(f"SELECT java_method('{name}', 'none')").schema  # noqa: B018
     except AnalysisException as error:
-        return error.getCondition() != "DATATYPE_MISMATCH.UNEXPECTED_CLASS_TYPE"
+        return condition_of(error) != "DATATYPE_MISMATCH.UNEXPECTED_CLASS_TYPE"
     return True
 
 
 def _check_java() -> None:
+    wanted = next(java for since, java in _JAVA.items() if check_pyspark() >= since)
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if java is None:
         raise DeltaError(
-            f"Spark needs Java {_JAVA} or newer, and no java was found: install a JDK "
+            f"Spark needs Java {wanted} or newer, and no java was found: install a JDK "
             "and set JAVA_HOME to its folder"
         )
     said = subprocess.run([java, "-version"], capture_output=True, text=True)
     found = _VERSION.search(said.stderr + said.stdout)
-    if found and int(found[1]) < _JAVA:
+    if found and int(found[1]) < wanted:
         raise DeltaError(
-            f"{java} is Java {found[1]}, but Spark needs {_JAVA} or newer: install it "
+            f"{java} is Java {found[1]}, but Spark needs {wanted} or newer: install it "
             "and set JAVA_HOME to its folder"
         )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CATALOG = "spark.delkalakedb.catalog"
+# the id of the session that called `use`; the sessions of its streams have others
+_SESSION = "spark.delkalakedb.session"
 # by session id
 _used: dict[str, Uri] = {}
 # `delta.`, or our own format, before a location in backticks
@@ -39,9 +41,10 @@ def use(spark: "SparkSession", uri: str | None) -> None:
     """
     check_spark(spark)
     if uri is None:
-        _used.pop(session_id(spark), None)
+        _used.pop(_key(spark), None)
     else:
         _used[session_id(spark)] = _catalog(parse_uri(uri))
+        spark.conf.set(_SESSION, session_id(spark))
 
 
 def session_of(spark: "SparkSession | None") -> "SparkSession":
@@ -59,7 +62,7 @@ def session_of(spark: "SparkSession | None") -> "SparkSession":
 
 def catalog_of(spark: "SparkSession") -> Uri:
     """Return the URI of the session's catalog."""
-    if (used := _used.get(session_id(spark))) is not None:
+    if (used := _used.get(_key(spark))) is not None:
         return used
     text = spark.conf.get(CATALOG, "")
     if not text:
@@ -104,6 +107,10 @@ def tables_of(uri: Uri) -> list[Table]:
         return open_catalog(uri).tables()
     except CatalogNotFoundError:
         return []
+
+
+def _key(spark: "SparkSession") -> str:
+    return str(spark.conf.get(_SESSION, None) or session_id(spark))
 
 
 def _catalog(uri: Uri) -> Uri:

@@ -1,23 +1,24 @@
-"""Tables as sources of Spark streams, and as targets of `foreachBatch`."""
+"""Tables as sources of Spark streams."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Action, Add, CommitInfo, Metadata, Remove
+from delkalakedb.spark.pyspark_api import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+    need,
+)
 from delkalakedb.spark.reader import (
     FILE_COLUMNS,
     READ_OPTIONS,
@@ -30,46 +31,12 @@ from delkalakedb.spark.reader import (
     tasks_of,
 )
 from delkalakedb.spark.schemas import spark_schema
-from delkalakedb.spark.session import is_connect
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 # files; Delta Spark's default
 _MAX_FILES = 1000
 # oldest files first
 _ORDER = [("modification_time_ms", "ascending"), ("path", "ascending")]
 _NOT_OF_STREAMS = ("versionAsOf", "timestampAsOf", "where")
-
-
-def foreach_batch(
-    uri: str, *, app_id: str | None = None, **options: Any
-) -> Callable[["DataFrame", int], None]:
-    """Return a function for `writeStream.foreachBatch` that writes each batch once.
-
-    Args:
-        uri: the table's `deltasql://` URI; the first batch creates the table.
-        app_id: the application id of the batch numbers; by default the query's id. A
-            query with a new checkpoint needs a new id.
-        options: options of `write`, such as `mode`, `partition_by` or `merge_schema`.
-    """
-
-    def write_batch(rows: "DataFrame", batch_id: int) -> None:
-        from delkalakedb.spark.face import write
-
-        write(rows, uri, txn=(app_id or _query_id(rows), batch_id), **options)
-
-    return write_batch
-
-
-def _query_id(rows: "DataFrame") -> str:
-    spark = rows.sparkSession
-    found = None
-    if not is_connect(spark):
-        found = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-    if found is None:
-        raise DeltaError("the id of the query is unknown; give an app_id")
-    return found
 
 
 @dataclass(frozen=True)
@@ -99,6 +66,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in _NOT_OF_STREAMS:
             if self._options.get(name) is not None:
                 raise DeltaError(f"a stream takes no {name}; use startingVersion")
+        if self._options.get("maxFilesPerTrigger") is not None:
+            need(
+                ReadMaxFiles,
+                "option maxFilesPerTrigger",
+                "without it, a batch reads all new files",
+            )
         self._names = schema.names
         with self._options.snapshot(version) as snapshot:
             self._schema_version = snapshot.version
@@ -129,8 +102,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Set the latest version as the end of the stream."""
         self._last = self._newest()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the offset at which the next batch ends."""
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return the offset at which the next batch ends.
+
+        pyspark 4.0 and 4.1 give no arguments, and a batch then ends at the newest file.
+        """
+        if start is None:
+            first = Offset(**self.initialOffset())
+            return asdict(Offset(max(first.version, self._newest() + 1)))
         if not isinstance(limit, ReadMaxFiles | ReadAllAvailable):
             raise DeltaError(f"a stream can't limit batches by {limit}")
         most = limit.max_files if isinstance(limit, ReadMaxFiles) else None

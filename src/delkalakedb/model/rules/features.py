@@ -31,6 +31,7 @@ class Use(Flag):
         feature is in use.
     ARROW: pyarrow reads the files in the Python processes of Spark.
     SPARK: Spark's own reader reads the files.
+    SPARK_3: Spark's own reader of version 3.5 reads the files.
     SMALL_APPEND: Arrow writes the rows of a small append.
     SPARK_SINK: Spark's data source writes rows.
     DELTA_RS: delta-rs supports the feature and is shown it.
@@ -41,6 +42,7 @@ class Use(Flag):
     DATASET = auto()
     ARROW = auto()
     SPARK = auto()
+    SPARK_3 = auto()
     SMALL_APPEND = auto()
     SPARK_SINK = auto()
     DELTA_RS = auto()
@@ -49,7 +51,7 @@ class Use(Flag):
 
 
 _NONE = Use(0)
-_READS = Use.DATASET | Use.ARROW | Use.SPARK
+_READS = Use.DATASET | Use.ARROW | Use.SPARK | Use.SPARK_3
 _APPENDS = Use.SMALL_APPEND | Use.SPARK_SINK
 
 

@@ -23,6 +23,7 @@ from delkalakedb.spark.dml.clauses import (
     Clauses,
     When,
 )
+from delkalakedb.spark.pyspark_api import to_arrow
 from delkalakedb.spark.reader import (
     FILE_COLUMN,
     Condition,
@@ -462,7 +463,7 @@ def _bounds(
         for i, name in enumerate(names)
         for end in (sf.min, sf.max)
     ]
-    rows = plan.source.agg(sf.count("*").alias("rows"), *ends).toArrow()
+    rows = to_arrow(plan.source.agg(sf.count("*").alias("rows"), *ends))
     num_rows, *found = (column[0].as_py() for column in rows.columns)
     bounds = zip(found[::2], found[1::2], strict=True)
     return num_rows, dict(zip(names, bounds, strict=True))

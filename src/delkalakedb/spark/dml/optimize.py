@@ -14,6 +14,7 @@ from delkalakedb.errors import DeltaError, SchemaMismatchError
 from delkalakedb.model.actions import Add, Metadata
 from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.spark.dml.rewrite import Targeted
+from delkalakedb.spark.pyspark_api import repartition_by_id
 from delkalakedb.spark.reader import FILE_COLUMN, Files, Target
 from delkalakedb.spark.schemas import quoted, spark_schema
 from delkalakedb.spark.writer import Output, commit_info
@@ -192,7 +193,7 @@ class _Optimization:
         )
         rows = self.target.frame(chosen, tagged=True)
         binned = rows.join(sf.broadcast(table), FILE_COLUMN)
-        placed = binned.repartitionById(len(bins), sf.col(_BIN))
+        placed = repartition_by_id(binned, len(bins), sf.col(_BIN))
         return placed.select(*self.target.names)
 
     def _bytes(self, setting: str) -> int:

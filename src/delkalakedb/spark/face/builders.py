@@ -35,6 +35,7 @@ from delkalakedb.spark.face.arguments import (
     check_type,
     column_names,
 )
+from delkalakedb.spark.pyspark_api import parse_type
 from delkalakedb.spark.reader import Condition, Target, kept, pruning
 from delkalakedb.spark.schemas import check_new_schema
 from delkalakedb.spark.session_catalog import catalog_of, tables_of, uri_at, uri_of
@@ -118,7 +119,7 @@ class DeltaTableBuilder(Generic[T]):
             generatedAlwaysAs, str | None
         ):
             raise ProtocolError(f"{colName}: identity columns aren't supported")
-        kind = DataType.fromDDL(dataType) if isinstance(dataType, str) else dataType
+        kind = parse_type(dataType) if isinstance(dataType, str) else dataType
         said = {"comment": comment, _GENERATED: generatedAlwaysAs}
         metadata = {key: value for key, value in said.items() if value is not None}
         self._fields.append(StructField(colName, kind, nullable, metadata))

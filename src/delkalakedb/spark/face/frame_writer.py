@@ -1,7 +1,7 @@
 """Write a DataFrame to a table, and create the table if it doesn't exist."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from delkalakedb.spark.schemas import (
     is_mapped,
     table_schema,
 )
-from delkalakedb.spark.session import check_spark
+from delkalakedb.spark.session import check_spark, is_connect
 from delkalakedb.spark.session_catalog import uri_of
 from delkalakedb.spark.writer import (
     CHANGE_TYPE,
@@ -427,3 +427,31 @@ def write_in(
         tables.stage_new(name, plan.creation(), location)
     elif (operation := plan.operation(tables.snapshot(name))) is not None:
         tables.stage(name, operation)
+
+
+def foreach_batch(
+    uri: str, *, app_id: str | None = None, **options: Any
+) -> Callable[[DataFrame, int], None]:
+    """Return a function for `writeStream.foreachBatch` that writes each batch once.
+
+    Args:
+        uri: the table's `deltasql://` URI; the first batch creates the table.
+        app_id: the application id of the batch numbers; by default the query's id. A
+            query with a new checkpoint needs a new id.
+        options: options of `write`, such as `mode`, `partition_by` or `merge_schema`.
+    """
+
+    def write_batch(rows: DataFrame, batch_id: int) -> None:
+        write(rows, uri, txn=(app_id or _query_id(rows), batch_id), **options)
+
+    return write_batch
+
+
+def _query_id(rows: DataFrame) -> str:
+    spark = rows.sparkSession
+    found = None
+    if not is_connect(spark):
+        found = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if found is None:
+        raise DeltaError("the id of the query is unknown; give an app_id")
+    return found

@@ -246,14 +246,19 @@ def arrow_reader(
 def check_readable(snapshot: Snapshot, use: Use) -> None:
     """Raise `ProtocolError` if the table has a reader feature unsupported for `use`."""
     protocol, name = snapshot.protocol, snapshot.table.name
-    readers = {*(known(protocol.reader_features) or ())}
-    odd = sorted(readers - features_for(use))
+    odd = sorted(unreadable(snapshot, use))
     if odd or protocol.min_reader_version > 3:
         needs = ", ".join(odd) or f"reader version {protocol.min_reader_version}"
         how = "Spark" if use is Use.SPARK else "Arrow"
         raise ProtocolError(
             f"{name}: the table can't be read with {how}, because it needs {needs}"
         )
+
+
+def unreadable(snapshot: Snapshot, use: Use) -> set[str]:
+    """Return the table's reader features that are unsupported for `use`."""
+    readers = {*(known(snapshot.protocol.reader_features) or ())}
+    return readers - features_for(use)
 
 
 def _parquet_id(child: pa.Field) -> bytes | None:

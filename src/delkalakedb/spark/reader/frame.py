@@ -21,10 +21,12 @@ from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.rules.features import Use
 from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.spark.pyspark_api import condition_of, file_uri, from_arrow
 from delkalakedb.spark.reader.arrow_files import (
     FILE_COLUMNS,
     arrow_reader,
     check_readable,
+    unreadable,
 )
 from delkalakedb.spark.reader.layout import (
     LISTS,
@@ -40,7 +42,7 @@ from delkalakedb.spark.reader.layout import (
     write_list,
 )
 from delkalakedb.spark.schemas import arrow_schema, physical_type, quoted, spark_schema
-from delkalakedb.spark.session import can_reach, spark_url
+from delkalakedb.spark.session import can_reach, is_spark_3, spark_url
 from delkalakedb.storage import canonical_location
 
 FILE_COLUMN = "__dk_file"
@@ -122,7 +124,8 @@ class _Frames:
     def _odd(self, files: pa.Table) -> pa.ChunkedArray:
         """Return which files Spark's Parquet reader can't read correctly."""
         mode = parse_properties(self._snapshot.metadata).column_mapping_mode
-        if mode == "id" or not can_reach(self._spark, self._root):
+        limited = is_spark_3() and unreadable(self._snapshot, Use.SPARK_3)
+        if mode == "id" or limited or not can_reach(self._spark, self._root):
             return pa.chunked_array([pa.repeat(True, files.num_rows)])
         paths = files["path"]
         odd = pc.or_(pc.is_valid(files["deletion_vector"]), is_hidden(paths))
@@ -181,8 +184,7 @@ class _Frames:
             found = attach(self._spark, rows, uris, files, looked_up)
             rows, tag, values = found.rows, found.path, {**values, **found.partitions}
         else:
-            name = rows.metadataColumn("_metadata")["file_path"]
-            tag = sf.substr(name, sf.lit(len(self._root) + 2))
+            tag = sf.substr(file_uri(rows), sf.lit(len(self._root) + 2))
         columns = [
             values[f.name].alias(f.name, metadata=f.metadata)
             if f.name in values
@@ -205,7 +207,7 @@ class _Frames:
             rows = reader.parquet(place)
             rows.schema  # noqa: B018 - a Connect server checks the path only now
         except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
+            if condition_of(error) != "PATH_NOT_FOUND":
                 raise
             raise DeltaError(
                 f"Spark can't read the list of files in {place}; set {LISTS} to a "
@@ -217,7 +219,7 @@ class _Frames:
         target = arrow_schema(self.schema)
         reader = arrow_reader(self._snapshot, target, self._storage_options)
         reader = replace(reader, file_column=FILE_COLUMN if self._tagged else None)
-        listed = self._spark.createDataFrame(files.select(FILE_COLUMNS))
+        listed = from_arrow(self._spark, files.select(FILE_COLUMNS))
         bytes_ = pc.sum(files["size_bytes"]).as_py()
         tasks = min(files.num_rows, max(_TASKS, bytes_ // _TASK_BYTES))
         return listed.repartition(tasks).mapInArrow(reader.read_listed, self.schema)

@@ -26,6 +26,7 @@ from delkalakedb.model.schema.partition import (
     parse_partition_value,
 )
 from delkalakedb.model.schema.schema import Field, parse_schema
+from delkalakedb.spark.pyspark_api import file_uri, from_arrow
 from delkalakedb.spark.schemas import arrow_schema, spark_schema
 from delkalakedb.spark.session import is_connect, java_path, spark_url
 from delkalakedb.storage import Store, canonical_location, open_store, resolve_readable
@@ -170,7 +171,7 @@ def attach(
 ) -> Attached:
     """Join `rows` with the paths and partition values of their files."""
     said = {p.field.name: f"__dk_{i}" for i, p in enumerate(partitions)}
-    named = rows.select("*", rows.metadataColumn("_metadata")["file_path"].alias(_URI))
+    named = rows.select("*", file_uri(rows).alias(_URI))
     lookup = _lookup(spark, list(said.values()), partitions, uris, files)
     joined = named.join(sf.broadcast(lookup), _URI, "left")
     unknown = sf.concat(sf.lit("not a file of the list: "), sf.col(_URI))
@@ -203,7 +204,7 @@ def _lookup(
     table = pa.table(
         [c.cast(f.type) for c, f in zip(columns, arrow, strict=True)], schema=arrow
     )
-    return spark.createDataFrame(table, schema)
+    return from_arrow(spark, table, schema)
 
 
 LISTS = "spark.delkalakedb.lists"

@@ -7,7 +7,6 @@ from operator import and_
 from typing import cast
 
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions as sf
 from pyspark.sql.types import (
     ArrayType,
@@ -85,7 +84,7 @@ def violations_explained() -> Iterator[None]:
     """Turn Spark's error for a row that breaks a rule into a `DeltaError`."""
     try:
         yield
-    except PySparkException as error:
+    except Exception as error:  # of py4j, too, with pyspark 3.5
         _, mark, message = str(error).partition(_MARK)
         if not mark:
             raise

@@ -191,11 +191,16 @@ def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 # footers that are read concurrently
 _READERS = 8
-_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+_SETTINGS = {
+    # Spark's default, INT96, has no statistics and is deprecated in Parquet.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Delta's calendar; before 4.0, Spark's default refuses dates before 1582.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
 
 _lock = Lock()
-# by session id: the number of current writers, and the setting before the first one
-_settings: dict[int, tuple[int, str]] = {}
+# by session id: the number of current writers, and the settings before the first one
+_settings: dict[int, tuple[int, dict[str, str]]] = {}
 
 
 def write_files(
@@ -235,7 +240,7 @@ def _write_and_rename(
     """Have Spark write `rows` to a private folder, and move the files from there."""
     with private_folder(table_files(location).ensure_work()) as folder:
         out = folder / "out"
-        with _timestamps_in_micros(rows.sparkSession):
+        with _as_delta_wants(rows.sparkSession):
             writer = rows.write.partitionBy(*places.text_names)
             # not as a URL, because Spark doesn't decode percent signs in a path
             writer.parquet(f"file:{out}")
@@ -294,16 +299,20 @@ def _move(moves: Sequence[tuple[Path, NewFile]], root: Path) -> None:
 
 
 @contextmanager
-def _timestamps_in_micros(session: SparkSession) -> Iterator[None]:
-    """Have Spark write timestamps as microseconds.
+def _as_delta_wants(session: SparkSession) -> Iterator[None]:
+    """Have Spark write dates and timestamps as Delta wants them.
 
-    Spark's default, INT96, has no statistics and is deprecated in Parquet. The setting
-    belongs to the session, so the last of several concurrent writers restores it.
+    The settings belong to the session, so the last of several concurrent writers
+    restores them.
     """
     key = id(session)
     with _lock:
-        writers, before = _settings.get(key) or (0, session.conf.get(_TIMESTAMPS) or "")
-        session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+        found = _settings.get(key)
+        writers, before = found or (
+            0,
+            {k: session.conf.get(k) or "" for k in _SETTINGS},
+        )
+        _set(session, _SETTINGS)
         _settings[key] = (writers + 1, before)
     try:
         yield
@@ -313,7 +322,12 @@ def _timestamps_in_micros(session: SparkSession) -> Iterator[None]:
             if writers > 1:
                 _settings[key] = (writers - 1, before)
             else:
-                session.conf.set(_TIMESTAMPS, before)
+                _set(session, before)
+
+
+def _set(session: SparkSession, settings: Mapping[str, str]) -> None:
+    for key, value in settings.items():
+        session.conf.set(key, value)
 
 
 class Output:

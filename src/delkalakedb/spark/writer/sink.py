@@ -16,7 +16,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
@@ -39,6 +38,7 @@ from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.stats.stats import measured_columns
 from delkalakedb.model.times import to_micros
+from delkalakedb.spark.pyspark_api import DataSourceStreamArrowWriter, need
 from delkalakedb.spark.reader import SourceOptions
 from delkalakedb.spark.schemas import arrow_schema, find_field, spark_schema
 from delkalakedb.spark.writer.data_files import (
@@ -280,6 +280,14 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
 
     operation = "STREAMING UPDATE"
     known = ("checkpointLocation", "txnAppId")
+
+    def __init__(self, *args: Any) -> None:
+        need(
+            DataSourceStreamArrowWriter,
+            'writing a stream with format("deltasql")',
+            "use foreachBatch with delkalakedb.spark.foreach_batch",
+        )
+        super().__init__(*args)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit the files with the query's id and the batch's number."""
