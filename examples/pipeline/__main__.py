@@ -20,7 +20,7 @@ from delkalakedb.spark.session import check_spark
 from .display import Display
 from .feed import SMALLEST, Feed
 from .layers import TABLES, Lake
-from .run import run
+from .run import SLOW, is_slow_start, run
 
 _CONFIG: dict[str, bool | float | int | str | None] = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -51,7 +51,12 @@ _CONFIG: dict[str, bool | float | int | str | None] = {
     "--catalog",
     help="The deltasql:// URI of a SQLite or Postgres catalog; needs --data.",
 )
-def main(rows: int, data: Path | None, catalog: str | None) -> None:
+@click.option(
+    "--cores",
+    type=click.IntRange(min=1),
+    help="The number of cores that Spark uses; all by default.",
+)
+def main(rows: int, data: Path | None, catalog: str | None, cores: int | None) -> None:
     """Fill a bronze, a silver and a gold table with Spark, and check them."""
     if catalog is not None and data is None:
         raise click.UsageError("--catalog needs --data: where do the files go?")
@@ -59,12 +64,16 @@ def main(rows: int, data: Path | None, catalog: str | None) -> None:
         check_spark()
         with _folder(data) as folder:
             lake = _lake(folder, catalog)
-            with _session(folder) as spark:
+            with _session(folder, cores) as spark:
                 checks = run(spark, lake, Feed(rows), Display(Console()))
     except UriError as error:
         raise click.UsageError(str(error)) from error
     except (DeltalakeDBError, OSError) as error:
         raise click.ClickException(str(error)) from error
+    except Exception as error:
+        if not is_slow_start(error):
+            raise
+        raise click.ClickException(SLOW) from error
     sys.exit(0 if all(check.passed for check in checks) else 1)
 
 
@@ -114,10 +123,12 @@ def _catalog(text: str) -> Uri:
 
 
 @contextmanager
-def _session(folder: Path) -> Iterator[SparkSession]:
+def _session(folder: Path, cores: int | None) -> Iterator[SparkSession]:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("pipeline").master("local[*]")
+    # A task that fails is tried four times, as on a cluster.
+    master = f"local[{cores or '*'},4]"
+    builder = SparkSession.builder.appName("pipeline").master(master)
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     spark = builder.config(map=_CONFIG).getOrCreate()
     try:

@@ -14,6 +14,7 @@ from .feed import Feed
 
 __all__ = [
     "TABLES",
+    "Advance",
     "Lake",
     "build_gold",
     "fill_bronze",
@@ -70,14 +71,16 @@ def stream_silver(
 
 def build_gold(spark: SparkSession, lake: Lake) -> None:
     """Compute gold from silver for the first time."""
-    dks.write(totals(dks.read(spark, lake.uri("silver"))), lake.uri("gold"))
+    first = totals(dks.read(spark, lake.uri("silver")))
+    dks.write(first, lake.uri("gold"), mode="ignore")
 
 
 def stream_late(spark: SparkSession, lake: Lake, feed: Feed, advance: Advance) -> None:
     """Write files with late events, and stream them into bronze exactly once."""
     landing = f"{lake.folder}/landing"
     late = feed.late(spark)
-    late.write.parquet(landing)
+    if not Path(landing, "_SUCCESS").exists():
+        late.write.mode("overwrite").parquet(landing)
     writer = spark.readStream.schema(late.schema).parquet(landing).writeStream
     writer = writer.foreachBatch(dks.foreach_batch(lake.uri("bronze")))
     writer = writer.option("checkpointLocation", f"{lake.folder}/checkpoints/bronze")

@@ -1,5 +1,9 @@
 """One run of the pipeline: its stages, its checks and its report."""
 
+import re
+from collections.abc import Callable
+from functools import partial
+
 from pyspark.sql import SparkSession
 
 import delkalakedb as dk
@@ -9,6 +13,7 @@ from .display import Display
 from .feed import Feed
 from .layers import (
     TABLES,
+    Advance,
     Lake,
     build_gold,
     fill_bronze,
@@ -17,7 +22,14 @@ from .layers import (
     stream_silver,
 )
 
-__all__ = ["run"]
+__all__ = ["SLOW", "is_slow_start", "run"]
+
+SLOW = (
+    "a Python process of Spark took longer than 10 seconds to start, and Spark gave it "
+    "up; set --cores to a smaller number, so that fewer processes start at once"
+)
+_SLOW = re.compile("Python worker.*to connect back|(Accept|Read) timed out")
+_RESUMED = 3
 
 
 def run(spark: SparkSession, lake: Lake, feed: Feed, display: Display) -> list[Check]:
@@ -29,16 +41,18 @@ def run(spark: SparkSession, lake: Lake, feed: Feed, display: Display) -> list[C
         feed: the events.
         display: prints progress and the report.
     """
-    with display.stage("bronze: history", feed.history_rows) as advance:
-        fill_bronze(spark, lake, feed, advance)
-    with display.stage("silver: stream of bronze", feed.history_rows) as advance:
-        stream_silver(spark, lake, feed, advance)
-    with display.stage("gold: first totals", feed.history_rows):
-        build_gold(spark, lake)
-    with display.stage("bronze: stream of late", feed.late_rows) as advance:
-        stream_late(spark, lake, feed, advance)
-    with display.stage("silver, gold: publish", feed.late_rows):
-        publish(spark, lake, feed)
+
+    def perform(name: str, rows: int, stage: Callable[[Advance], None]) -> None:
+        with display.stage(name, rows) as advance:
+            _resumed(lambda: stage(advance), display)
+
+    history, late = feed.history_rows, feed.late_rows
+    perform("bronze: history", history, partial(fill_bronze, spark, lake, feed))
+    silver = partial(stream_silver, spark, lake, feed)
+    perform("silver: stream of bronze", history, silver)
+    perform("gold: first totals", history, lambda _: build_gold(spark, lake))
+    perform("bronze: stream of late", late, partial(stream_late, spark, lake, feed))
+    perform("silver, gold: publish", late, lambda _: publish(spark, lake, feed))
     judge = Judge(spark, lake, feed)
     checks = []
     with display.stage("checks", CHECKS, "checks") as advance:
@@ -47,6 +61,28 @@ def run(spark: SparkSession, lake: Lake, feed: Feed, display: Display) -> list[C
             advance(1)
     _report(display, judge, checks)
     return checks
+
+
+def is_slow_start(error: Exception) -> bool:
+    """Return whether Spark gave up a Python process that was slow to start."""
+    return bool(_SLOW.search(str(error)))
+
+
+def _resumed(stage: Callable[[], None], display: Display) -> None:
+    """Perform a stage, and resume it after a slow start of a Python process.
+
+    A stage that is performed again skips what it has committed.
+    """
+    for _ in range(_RESUMED):
+        try:
+            stage()
+        except Exception as error:
+            if not is_slow_start(error):
+                raise
+            display.line(f"the stage resumes: {SLOW}")
+        else:
+            return
+    stage()
 
 
 def _report(display: Display, judge: Judge, checks: list[Check]) -> None:

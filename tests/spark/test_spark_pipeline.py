@@ -6,13 +6,14 @@ from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import deltalake
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from pipeline import __main__ as command
+from pipeline import __main__ as command, layers
 from pipeline.checks import CHECKS, Check, Judge
 from pipeline.display import Display
 from pipeline.feed import Feed
@@ -94,14 +95,26 @@ def last_commit(lake: Lake, name: str) -> dict[str, Any]:
 @pytest.mark.since_pyspark("4.2")
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_pipeline_fills_three_tables_that_agree(
-    spark: SparkSession, lake: Lake
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = io.StringIO()
+    merge, failures = layers.merge_orders, [True]
+
+    def merge_orders(*args: Any) -> None:
+        merge(*args)
+        if failures:
+            raise RuntimeError(
+                f"{failures.pop()}: Python worker failed to connect back"
+            )
+
+    monkeypatch.setattr(layers, "merge_orders", merge_orders)
     checks = run(spark, lake, FEED, Display(Console(file=shown)))
+    monkeypatch.undo()
 
     assert [check for check in checks if not check.passed] == []
     assert len(checks) == CHECKS
     assert f"{CHECKS} of {CHECKS} checks passed" in shown.getvalue()
+    assert shown.getvalue().count("the stage resumes: a Python process of Spark") == 1
 
     bronze = mirrored(lake, "bronze")
     assert len(bronze) == FEED.rows
@@ -134,7 +147,7 @@ def test_pipeline_fills_three_tables_that_agree(
 @pytest.fixture
 def runner(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     """Runs the command on the session that is there, which it would stop."""
-    monkeypatch.setattr(command, "_session", lambda folder: nullcontext(spark))
+    monkeypatch.setattr(command, "_session", lambda *_: nullcontext(spark))
     return CliRunner()
 
 
@@ -146,6 +159,30 @@ def test_status_tells_whether_all_checks_passed(
     monkeypatch.setattr(command, "run", lambda *args: checks)
 
     assert runner.invoke(command.main, []).exit_code == status
+
+
+@pytest.mark.parametrize(
+    ("text", "attempts", "remedies"),
+    [
+        ("Timed out while waiting for the Python worker to connect back", 4, 4),
+        ("a column is missing", 1, 0),
+    ],
+)
+def test_slow_start_of_python_is_said_with_the_remedy_after_some_attempts(
+    runner: CliRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    attempts: int,
+    remedies: int,
+) -> None:
+    fill = Mock(side_effect=RuntimeError(text))
+    monkeypatch.setattr("pipeline.run.fill_bronze", fill)
+
+    result = runner.invoke(command.main, [])
+
+    assert result.exit_code == 1
+    assert fill.call_count == attempts
+    assert " ".join(result.output.split()).count("set --cores to a smaller") == remedies
 
 
 @pytest.mark.parametrize(
