@@ -127,11 +127,15 @@ def test_stores_without_a_jar_are_out_of_reach(spark: SparkSession) -> None:
 def write(spark: SparkSession, *uris: str) -> Path:
     numbers = pa.array([1] * len(uris), pa.int64())
     files = pa.table({"size_bytes": numbers, "modification_time_ms": numbers})
-    url = lists.write_list(spark, pa.chunked_array([list(uris)]), files)
-    return Path(url.removeprefix("file:"))
+    with lists.listed(spark, pa.chunked_array([list(uris)]), files) as url:
+        folder = Path(url.removeprefix("file:"))
+        assert folder.is_dir() or spark.conf.get(lists.LISTS, None)
+    return folder
 
 
-def test_equal_lists_are_kept_once_and_old_ones_let_go(spark: SparkSession) -> None:
+def test_equal_lists_are_kept_once_and_old_ones_let_go(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = write(spark, "file:/a", "file:/b")
     text = (first / "_spark_metadata" / "0").read_text().splitlines()
 
@@ -141,10 +145,18 @@ def test_equal_lists_are_kept_once_and_old_ones_let_go(spark: SparkSession) -> N
         '{"path":"file:/b"',
     ]
     assert write(spark, "file:/a", "file:/b") == first
-    for i in range(64):
-        last = write(spark, f"file:/{i}")
+    write(spark, "file:/c")
+    assert first.is_dir()
+    monkeypatch.setattr(lists, "_KEPT_BYTES", 0)
+    last = write(spark, "file:/d")
     assert last.is_dir()
     assert not first.exists()
+    one = pa.table({"size_bytes": [1], "modification_time_ms": [1]})
+    with lists.listed(spark, pa.chunked_array([["file:/e"]]), one) as used:
+        write(spark, "file:/f")
+        assert Path(used.removeprefix("file:")).is_dir()
+    write(spark, "file:/g")
+    assert not Path(used.removeprefix("file:")).exists()
 
 
 def test_lists_can_be_in_a_folder_that_others_reach(

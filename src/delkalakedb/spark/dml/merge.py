@@ -427,11 +427,38 @@ def source_range(plan: MergePlan, target: Target) -> tuple[int, Predicate]:
     return num_rows, condition.matching(bounds)
 
 
-def _understood(plan: MergePlan, target: Target) -> "tuple[MergeCondition, str] | None":
-    """Return the parsed merge condition and the source's alias in the condition.
+def _understood(
+    plan: MergePlan, target: Target
+) -> "tuple[MergeCondition, str | None] | None":
+    """Return the merge condition, and the source's alias in the condition.
 
     Return None if the condition can't be used to skip files.
     """
+    if not is_utc(target):
+        return None
+    return _parsed(plan, target) or _analysed(plan, target)
+
+
+def _analysed(
+    plan: MergePlan, target: Target
+) -> "tuple[MergeCondition, str | None] | None":
+    """Return the merge condition as Spark has analysed it."""
+    from delkalakedb.model.predicate.merge_condition import MergeCondition
+
+    analysed = target.analysed(plan.condition, plan.source)
+    if analysed is None:
+        return None
+    try:
+        keys, parts = tuple(analysed.keys()), tuple(analysed.parts())
+    except RecursionError:
+        return None
+    return MergeCondition(keys, parts), None
+
+
+def _parsed(
+    plan: MergePlan, target: Target
+) -> "tuple[MergeCondition, str | None] | None":
+    """Return the merge condition as the catalog parses its text."""
     text, alias = plan.condition, target.alias
     if not isinstance(text, str) or alias is None or not is_plain(text):
         return None
@@ -442,7 +469,7 @@ def _understood(plan: MergePlan, target: Target) -> "tuple[MergeCondition, str] 
         others = other_aliases(text, alias)
     except PredicateError:
         return None
-    if len(others) != 1 or not is_utc(target):
+    if len(others) != 1:
         return None
     (source,) = others
     condition = parse_merge(
@@ -452,14 +479,16 @@ def _understood(plan: MergePlan, target: Target) -> "tuple[MergeCondition, str] 
         target_alias=alias,
         source_alias=source,
     )
-    return condition, source
+    found = condition.keys or condition.parts
+    return (condition, source) if found else None
 
 
 def _bounds(
-    plan: MergePlan, alias: str, names: list[str]
+    plan: MergePlan, alias: str | None, names: list[str]
 ) -> tuple[int, dict[str, tuple[Any, Any]]]:
+    within = "" if alias is None else f"{quoted(alias)}."
     ends = [
-        end(sf.col(f"{quoted(alias)}.{quoted(name)}")).alias(f"{end.__name__}{i}")
+        end(sf.col(f"{within}{quoted(name)}")).alias(f"{end.__name__}{i}")
         for i, name in enumerate(names)
         for end in (sf.min, sf.max)
     ]

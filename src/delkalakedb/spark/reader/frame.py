@@ -34,12 +34,12 @@ from delkalakedb.spark.reader.layout import (
     attach,
     is_hidden,
     is_verbatim,
+    listed,
     literals,
     partitions_in,
     schemes_of,
     told_by_folders,
     uris_of,
-    write_list,
 )
 from delkalakedb.spark.schemas import arrow_schema, physical_type, quoted, spark_schema
 from delkalakedb.spark.session import can_reach, is_spark_3, spark_url
@@ -199,30 +199,30 @@ class _Frames:
         stored = [f for f in self._columns if f.name not in values]
         metadata = self._snapshot.metadata
         schema = StructType([physical_type(metadata, f) for f in stored])
-        place = write_list(self._spark, uris, files, self._storage_options)
         reader = self._spark.read.schema(schema).options(**_OPTIONS)
         # Without this option, Spark finds no rows in a list without partitions.
         reader = reader.option("recursiveFileLookup", str(not told).lower())
-        try:
-            rows = reader.parquet(place)
-            rows.schema  # noqa: B018 - a Connect server checks the path only now
-        except AnalysisException as error:
-            if condition_of(error) != "PATH_NOT_FOUND":
-                raise
-            raise DeltaError(
-                f"Spark can't read the list of files in {place}; set {LISTS} to a "
-                "folder that this process and the Connect server both reach"
-            ) from error
+        with listed(self._spark, uris, files, self._storage_options) as place:
+            try:
+                rows = reader.parquet(place)
+                rows.schema  # noqa: B018 - a Connect server checks the path only now
+            except AnalysisException as error:
+                if condition_of(error) != "PATH_NOT_FOUND":
+                    raise
+                raise DeltaError(
+                    f"Spark can't read the list of files in {place}; set {LISTS} to a "
+                    "folder that this process and the Connect server both reach"
+                ) from error
         return rows
 
     def _arrow(self, files: pa.Table) -> DataFrame:
         target = arrow_schema(self.schema)
         reader = arrow_reader(self._snapshot, target, self._storage_options)
         reader = replace(reader, file_column=FILE_COLUMN if self._tagged else None)
-        listed = from_arrow(self._spark, files.select(FILE_COLUMNS))
+        rows = from_arrow(self._spark, files.select(FILE_COLUMNS))
         bytes_ = pc.sum(files["size_bytes"]).as_py()
         tasks = min(files.num_rows, max(_TASKS, bytes_ // _TASK_BYTES))
-        return listed.repartition(tasks).mapInArrow(reader.read_listed, self.schema)
+        return rows.repartition(tasks).mapInArrow(reader.read_listed, self.schema)
 
     def _stored(self, column: StructField) -> Column:
         stored = physical_type(self._snapshot.metadata, column)

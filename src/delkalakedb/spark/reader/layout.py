@@ -4,10 +4,13 @@ import hashlib
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 from weakref import finalize
@@ -209,27 +212,34 @@ def _lookup(
 
 LISTS = "spark.delkalakedb.lists"
 _LOG = "_spark_metadata/0"
-# lists kept for classic sessions, which read a list when it is written
-_KEPT = 64
+# bytes of the lists kept for classic sessions, which read a list when it is written;
+# one list of 1M files is 200 MB
+_KEPT_BYTES = 256 * 1024 * 1024
 _STALE_SECONDS = 7 * 24 * 3600
 _BATCH_ROWS = 10_000
 
 
-def write_list(
+@contextmanager
+def listed(
     spark: SparkSession,
     uris: pa.ChunkedArray,
     files: pa.Table,
     storage_options: Mapping[str, str] | None = None,
-) -> str:
-    """Write a list of files, and return the URL by which Spark reads the list."""
+) -> Iterator[str]:
+    """Write a list of files, and return the URL by which Spark reads the list.
+
+    A classic session must read the list while the context lasts.
+    """
     home = _home()
-    name = _write(home.path, uris, files)
-    place = spark.conf.get(LISTS, None)
-    if place is not None:
-        return _shared(place, home.path / name, storage_options)
-    if not is_connect(spark):
-        home.forget_old(name)
-    return spark_url(canonical_location(str(home.path / name)))
+    name = home.write(uris, files)
+    try:
+        place = spark.conf.get(LISTS, None)
+        if place is not None:
+            yield _shared(place, home.path / name, storage_options)
+        else:
+            yield spark_url(canonical_location(str(home.path / name)))
+    finally:
+        home.release(name, forget=not is_connect(spark))
 
 
 class _Home:
@@ -237,16 +247,34 @@ class _Home:
 
     def __init__(self) -> None:
         self.path = folder_of(self, "delkalakedb-lists")
-        self._names: dict[str, None] = {}
+        self._lock = Lock()
+        # of lists that a classic session has read, by name, oldest first
+        self._sizes_bytes: dict[str, int] = {}
+        self._in_use: Counter[str] = Counter()
 
-    def forget_old(self, newest: str) -> None:
-        """Delete the oldest lists, and keep at most `_KEPT` of them."""
-        self._names.pop(newest, None)
-        self._names[newest] = None
-        while len(self._names) > _KEPT:
-            oldest = next(iter(self._names))
-            del self._names[oldest]
-            shutil.rmtree(self.path / oldest, ignore_errors=True)
+    def write(self, uris: pa.ChunkedArray, files: pa.Table) -> str:
+        """Write a list, and return its name; the list stays until it is released."""
+        while True:
+            name = _write(self.path, uris, files)
+            with self._lock:
+                # not if another thread has deleted an equal list meanwhile
+                if (self.path / name).exists():
+                    self._in_use[name] += 1
+                    return name
+
+    def release(self, name: str, *, forget: bool) -> None:
+        """End the use of a list; with `forget`, keep it only while there is room."""
+        with self._lock:
+            self._in_use[name] -= 1
+            if forget:
+                self._sizes_bytes.pop(name, None)
+                self._sizes_bytes[name] = (self.path / name / _LOG).stat().st_size
+            too_many = sum(self._sizes_bytes.values()) - _KEPT_BYTES
+            for old in list(self._sizes_bytes)[:-1]:
+                if too_many > 0 and not self._in_use[old]:
+                    too_many -= self._sizes_bytes.pop(old)
+                    shutil.rmtree(self.path / old, ignore_errors=True)
+            self._in_use += Counter()
 
 
 def _home() -> _Home:

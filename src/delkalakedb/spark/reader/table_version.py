@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ from delkalakedb.catalog import Snapshot, open_catalog
 from delkalakedb.catalog.read import ADD_COLUMNS, add_from_row, live_rows
 from delkalakedb.errors import DeltaError, PredicateError
 from delkalakedb.model.actions import Add, Metadata
+from delkalakedb.model.predicate.catalyst import Analysed
 from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import Schema, parse_schema
@@ -25,7 +27,7 @@ from delkalakedb.settings import require_table
 from delkalakedb.spark.reader.frame import LIST_COLUMNS, frame
 from delkalakedb.spark.reader.layout import partitions_in
 from delkalakedb.spark.schemas import quoted, spark_schema
-from delkalakedb.spark.session import check_spark
+from delkalakedb.spark.session import check_spark, is_connect
 from delkalakedb.spark.session_catalog import uri_of
 
 Condition = str | Column
@@ -128,13 +130,45 @@ class Target:
         """Return a column of the table, qualified by the table's alias."""
         return sf.col(f"{quoted(self.alias or _ALIAS)}.{quoted(name)}")
 
+    @cached_property
+    def empty(self) -> DataFrame:
+        """No rows, in the columns of the table and under its alias."""
+        rows = self.spark.createDataFrame([], spark_schema(self.metadata))
+        return rows.alias(self.alias or _ALIAS)
+
+    def analysed(
+        self, condition: Condition, source: DataFrame | None = None
+    ) -> Analysed | None:
+        """Return a condition as Spark has analysed it, or None if that is hidden.
+
+        The condition may also use the columns of `source`, with which the table is
+        joined.
+        """
+        if is_connect(self.spark):
+            return None
+        try:
+            if source is None:
+                return self._analysed(self.empty.filter(column_of(condition)))
+            joined = source.join(self.empty, column_of(condition))
+            return self._analysed(joined, source)
+        except Exception:  # of py4j, if this Spark lets no one see its plans
+            return None
+
+    def _analysed(self, rows: Any, source: DataFrame | None = None) -> Analysed:
+        plan = rows._jdf.queryExecution().analyzed()
+        if source is None:
+            return Analysed(
+                plan.condition().toJSON(), self.schema, _ids(plan.child()), {}
+            )
+        tree = plan.condition().get().toJSON()
+        return Analysed(tree, self.schema, _ids(plan.right()), _ids(plan.left()))
+
     def type_of(self, other: DataFrame | None = None) -> Callable[[Column], DataType]:
         """Return a function that tells the type of an expression over the table.
 
         The expression may also use the columns of `other`.
         """
-        rows = self.spark.createDataFrame([], spark_schema(self.metadata))
-        rows = rows.alias(self.alias or _ALIAS)
+        rows = self.empty
         joined = rows if other is None else rows.crossJoin(other)
         return lambda column: joined.select(column).schema[0].dataType
 
@@ -158,7 +192,12 @@ class Target:
 
     def _is_over(self, fields: Sequence[StructField], condition: Condition) -> bool:
         """Return whether Spark can evaluate `condition` with `fields` alone."""
-        if _names_others({field.name.lower() for field in fields}, condition):
+        names = {field.name.lower() for field in fields}
+        if _names_others(names, condition):
+            return False
+        # asked first, because some versions of Spark log the error below
+        found = None if isinstance(condition, str) else self.analysed(condition)
+        if found and not {name.lower() for name in found.names()} <= names:
             return False
         empty = self.spark.createDataFrame([], StructType(list(fields)))
         try:
@@ -166,6 +205,13 @@ class Target:
         except AnalysisException:
             return False
         return True
+
+
+def _ids(plan: Any) -> dict[int, str]:
+    """Return the names of a plan's columns by Spark's ids."""
+    output = plan.output()
+    columns = (output.apply(i) for i in range(output.size()))
+    return {column.exprId().id(): column.name() for column in columns}
 
 
 def column_of(condition: Condition) -> Column:
@@ -183,9 +229,26 @@ def text_of(condition: Condition) -> str:
 def pruning(condition: Condition | None, target: Target) -> Predicate:
     """Return a predicate that holds for all rows that match `condition`.
 
-    The predicate is `Anything` for a Column, which can't be parsed, and for text that
-    Spark's SQL reads differently: double quotes enclose literals there, and backslashes
-    escape.
+    The predicate is `Anything` if neither the catalog nor a classic session tells what
+    the condition means.
+    """
+    if condition is None or not is_utc(target):
+        return Anything()
+    found = _parsed(condition, target)
+    if not isinstance(found, Anything):
+        return found
+    analysed = target.analysed(condition)
+    try:
+        return Anything() if analysed is None else analysed.predicate()
+    except RecursionError:
+        return Anything()
+
+
+def _parsed(condition: Condition, target: Target) -> Predicate:
+    """Return the predicate of a text, or `Anything`.
+
+    Spark's SQL reads some texts differently: double quotes enclose literals there, and
+    backslashes escape.
     """
     if not isinstance(condition, str) or not is_plain(condition):
         return Anything()
@@ -195,10 +258,9 @@ def pruning(condition: Condition | None, target: Target) -> Predicate:
 
     try:
         tree = without_alias(parse_condition(condition), target.alias)
-        found = predicate_of(tree, target.schema)
+        return predicate_of(tree, target.schema)
     except (PredicateError, RecursionError):
         return Anything()
-    return found if is_utc(target) else Anything()
 
 
 def is_plain(condition: str) -> bool:
