@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from delkalakedb.spark.reader import read as read
     from delkalakedb.spark.scale import *
     from delkalakedb.spark.session_catalog import use as use
+    from delkalakedb.spark.stand_in import install as install
     from delkalakedb.spark.stream import *
 else:
     _find, __dir__ = door(
@@ -19,6 +20,7 @@ else:
             "reader": "read",
             "scale": "checkpoint import_table verify",
             "session_catalog": "use",
+            "stand_in": "install",
             "stream": "StreamReader foreach_batch",
         },
     )
@@ -37,6 +39,7 @@ __all__ = [
     "checkpoint",
     "foreach_batch",
     "import_table",
+    "install",
     "read",
     "use",
     "verify",

@@ -6,6 +6,7 @@ from delkalakedb.doors import door
 
 if TYPE_CHECKING:
     from delkalakedb.spark.dml.clauses import *
+    from delkalakedb.spark.dml.clone import *
     from delkalakedb.spark.dml.merge import *
     from delkalakedb.spark.dml.optimize import *
     from delkalakedb.spark.dml.rewrite import *
@@ -14,6 +15,7 @@ else:
         __name__,
         {
             "clauses": "Clause Clauses When",
+            "clone": "Clone",
             "merge": "Merge MergePlan source_range",
             "optimize": "check_z_order optimization",
             "rewrite": "Targeted delete deletion update",
