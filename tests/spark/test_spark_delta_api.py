@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deltalake
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sf
@@ -156,6 +157,38 @@ def test_protocol_is_upgraded_and_features_come_and_go(
         table.dropFeatureSupport("deletionVectors")
 
 
+def test_vacuum_is_lite_or_takes_an_inventory(session: "SparkSession") -> None:
+    dks.write(session.range(3).coalesce(1), "t")
+    dks.write(session.range(2).coalesce(1), "t", mode="overwrite")
+    table = dks.DeltaTable.forName(session, "t")
+    place = Path(table.detail().first().location.removeprefix("file://"))
+    for name in ("one é.txt", "two.txt", "three.txt"):
+        (place / name).write_text("x")
+    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+
+    def texts() -> list[str]:
+        return sorted(path.name for path in place.glob("*.txt"))
+
+    assert table.vacuum(0.5, lite=True, dryRun=True).count() == 0
+    listed = [row.path for row in table.vacuum(0, dryRun=True).collect()]
+    assert len(listed) == 4
+    assert table.vacuum(0, lite=True).count() == 0
+    assert len(texts()) == 3
+    rows = [
+        (f"{place}/one é.txt", 1, False, 0),
+        ("two.txt", 1, False, 2**50),
+        ("/elsewhere/three.txt", 1, False, 0),
+        (str(place), 0, True, 0),
+        *((str(path), 1, False, 0) for path in place.glob("*.parquet")),
+    ]
+    columns = "path STRING, length BIGINT, isDir BOOLEAN, modificationTime BIGINT"
+    table.vacuum(0, inventory=session.createDataFrame(rows, columns))
+    assert texts() == ["three.txt", "two.txt"]
+    table.vacuum(0)
+    assert texts() == []
+    assert ids(table) == [0, 1]
+
+
 def test_parquet_folder_becomes_a_table(
     session: "SparkSession", tmp_path: Path
 ) -> None:
@@ -225,3 +258,40 @@ builder = configure_spark_with_delta_pip(spark.builder)
     assert names["found"] == 0
     for name in ("delta", "delta.tables", "delta.exceptions"):
         monkeypatch.delitem(sys.modules, name)
+
+
+def test_not_null_columns_are_read_as_such(
+    session: "SparkSession", tmp_path: Path
+) -> None:
+    with dk.connect(f"deltasql://sqlite/{tmp_path}/meta.db") as catalog:
+        lake = Lake(catalog, tmp_path)
+        fields = [("id", pa.int64()), ("p", pa.string()), ("n", pa.int64())]
+        schema = pa.schema([pa.field(*f, nullable=f[0] == "n") for f in fields])
+        vectors = {"delta.enableDeletionVectors": "true"}
+        lake.create(
+            schema,
+            partitions=["p"],
+            features=["deletionVectors"],
+            configuration=vectors,
+        )
+        empty = dks.read(session, lake.name).schema
+        told = lake.file(
+            {"id": [1, 2], "p": ["x", "x"], "n": [1, None]}, "p=x/1.parquet"
+        )
+        told = msgspec.structs.replace(told, partition_values={"p": "x"})
+        cut = lake.file({"id": [3, 4], "p": ["y"] * 2, "n": [5, 6]}, "2.parquet", p="y")
+        lake.commit(told, cut)
+        plain = dks.read(session, lake.name)
+        lake.commit(*lake.without(cut, 0))
+        rows = dks.read(session, lake.name)
+
+    for found in (empty, plain.schema, rows.schema):
+        assert [field.nullable for field in found] == [False, False, True]
+    assert sorted(rows.collect()) == [(1, "x", 1), (2, "x", None), (4, "y", 6)]
+    assert [tuple(row) for row in rows.where("p = 'y' AND id > 3").collect()] == [
+        (4, "y", 6)
+    ]
+    table = dks.DeltaTable.forName(session, lake.name)
+    table.update("id = 1", {"n": "NULL"})
+    with pytest.raises(DeltaError, match="id"):
+        table.update("id = 2", {"id": "NULL"})

@@ -21,6 +21,7 @@ from delkalakedb.errors import (
     TransactionError,
 )
 from delkalakedb.model.actions import Protocol, encode_struct
+from delkalakedb.model.paths import key_inside, log_path
 from delkalakedb.model.records import Commit
 from delkalakedb.model.rules.protocol import (
     DROP_FEATURE,
@@ -69,6 +70,7 @@ from delkalakedb.spark.session_catalog import (
     uri_of,
 )
 from delkalakedb.spark.writer import commit_info
+from delkalakedb.storage import ObjectMeta
 from delkalakedb.write import (
     Operation,
     Target as NewTarget,
@@ -437,6 +439,7 @@ class DeltaTable:
         retentionHours: float | None = None,
         *,
         lite: bool = False,
+        inventory: DataFrame | None = None,
         dryRun: bool = False,
     ) -> DataFrame:
         """Delete files that no version within the retention needs.
@@ -447,17 +450,33 @@ class DeltaTable:
             retentionHours: how long unneeded files are kept.
             lite: delete only files that a version has removed, without a listing of
                 the table's location.
+            inventory: the files at the table's location, which are then not listed: the
+                columns `path`, `length`, `isDir` and `modificationTime` (milliseconds).
             dryRun: delete nothing, and return the paths of the files instead.
         """
         checks = str(self._spark.conf.get(_CHECK_RETENTION, "true")).lower() == "true"
-        # deltalake's signature wants whole hours, but passes any number on
-        hours: Any = retentionHours
-        paths = self._handle.face().vacuum(
-            hours, dry_run=dryRun, enforce_retention_duration=checks, full=not lite
+        raw: Any = self._handle.face()._table
+        paths = raw.vacuum(
+            dryRun,
+            retentionHours,
+            checks,
+            full=not lite,
+            inventory=None if inventory is None else self._files_in(inventory),
         )
         schema = StructType([StructField("path", StringType())])
         rows = [(path,) for path in paths] if dryRun else []
         return self._spark.createDataFrame(rows, schema)
+
+    def _files_in(self, inventory: DataFrame) -> list[ObjectMeta]:
+        location = self._handle.snapshot().location
+        files = inventory.select("path", "length", "modificationTime").where(
+            "NOT isDir"
+        )
+        return [
+            ObjectMeta(path, size_bytes, modified_ms)
+            for text, size_bytes, modified_ms in files.collect()
+            if (path := key_inside(log_path(text), location)) is not None
+        ]
 
     def history(self, limit: int | None = None) -> DataFrame:
         """Return the table's commits, newest first."""
