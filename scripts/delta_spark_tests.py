@@ -56,6 +56,7 @@ class Formats:
             for name in _RECORDED:
                 if hasattr(kind, name):
                     _replace(kind, name, self._recording(name))
+        _record_frames(type(frame))
         _replace(type(spark.read), "load", self._loading)
         _replace(type(spark.read), "table", self._reading)
         _replace(type(frame.write), "save", self._saving)
@@ -75,10 +76,12 @@ class Formats:
 
         return record
 
-    def _loading(self, real: Any, reader: Any, path: str, *given: Any) -> Any:
+    def _loading(
+        self, real: Any, reader: Any, path: Any = None, *given: Any, **more: Any
+    ) -> Any:
         said = getattr(reader, "_said", {})
         if said.get("format") != "delta":
-            return real(reader, path, *given)
+            return real(reader, path, *given, **more)
         return self._read(_identifier(path), said["options"])
 
     def _reading(self, real: Any, reader: Any, name: str) -> Any:
@@ -98,7 +101,12 @@ class Formats:
         return source.load(format_uri(uri_of(self._spark, identifier)))
 
     def _saving(
-        self, real: Any, writer: Any, path: str, mode: str | None = None, **more: Any
+        self,
+        real: Any,
+        writer: Any,
+        path: Any = None,
+        mode: str | None = None,
+        **more: Any,
     ) -> Any:
         said = getattr(writer, "_said", {})
         if said.get("format") != "delta":
@@ -121,7 +129,7 @@ class Formats:
 
         options = {name.lower(): str(v).lower() for name, v in said["options"].items()}
         dks.write(
-            writer._df,
+            writer._frame,
             name,
             mode or said.get("mode", "error"),
             partition_by=said.get("partitionBy"),
@@ -151,6 +159,18 @@ def _replace(kind: type, name: str, by: Callable[..., Any]) -> None:
         return by(real, one, *given, **options)
 
     setattr(kind, name, replaced)
+
+
+def _record_frames(kind: type) -> None:
+    """Let the writers of DataFrames know their rows."""
+    real: Any = kind.__dict__["write"]
+
+    def write(frame: Any) -> Any:
+        writer = real.fget(frame)
+        writer._frame = frame
+        return writer
+
+    kind.write = property(write)  # type: ignore[attr-defined]
 
 
 def _identifier(path: str) -> str:

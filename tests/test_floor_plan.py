@@ -80,7 +80,8 @@ FACE_IMPORTS = {
     "cli/commands/migrate.py: convert_folder",
     "cli/commands/tables.py: set_properties",
     "cli/commands/tables.py: unset_properties",
-    "spark/face/table.py: convert_folder",
+    "spark/dml/conversion.py: find_parquet",
+    "spark/dml/conversion.py: read_footer",
 }
 # The methods of a session whose rows have no type.
 UNTYPED = {"query", "query_sql", "query_many"}

@@ -192,18 +192,47 @@ def test_vacuum_is_lite_or_takes_an_inventory(session: "SparkSession") -> None:
 def test_parquet_folder_becomes_a_table(
     session: "SparkSession", tmp_path: Path
 ) -> None:
-    rows = session.range(4).withColumn("p", sf.col("id") % 2)
-    rows.write.partitionBy("p").parquet(str(tmp_path / "folder"))
-
-    table = dks.DeltaTable.convertToDelta(
-        session, f"parquet.`{tmp_path}/folder`", "p int"
+    place = tmp_path / "a folder%"
+    rows = session.range(4).select(
+        "id",
+        sf.expr("IF(id = 3, NULL, concat('x %/', id % 2))").alias("p"),
+        sf.expr("date_add(DATE'2026-01-01', CAST(id AS INT) % 2)").alias("d"),
+        sf.expr("timestamp_micros(id)").alias("ts"),
     )
+    rows.write.partitionBy("p", "d").parquet(str(place))
+    more = session.range(4, 5).selectExpr("id", "'y' AS p", "DATE'2026-01-01' AS d")
+    more = more.withColumn("added", sf.lit(7))
+    more.write.partitionBy("p", "d").mode("append").parquet(str(place))
+    (place / "_temporary").mkdir()
+    (place / "_temporary" / "x.parquet").write_text("no Parquet")
+    identifier = f"parquet.`{place}`"
+    convert = dks.DeltaTable.convertToDelta
+    with pytest.raises(DeltaError, match=r"Expecting 1 partition column.*found 2"):
+        convert(session, identifier, "p string")
 
-    assert ids(table) == [0, 1, 2, 3]
-    assert table.detail().first().partitionColumns == ["p"]
-    assert ids(dks.DeltaTable.forName(session, "folder")) == [0, 1, 2, 3]
+    table = convert(session, identifier, "p string, d date")
+
+    wanted = {(r.id, r.p, r.d, r.ts, None) for r in rows.collect()}
+    first = table.detail().first()
+    assert first.partitionColumns == ["p", "d"]
+    found = table.toDF().select("id", "p", "d", "ts", "added").collect()
+    assert {tuple(row) for row in found if row.id < 4} == wanted
+    assert [row.added for row in found if row.id == 4] == [7]
+    name = dks.DeltaTable.forPath(session, str(place)).detail().first().name
+    where = "id = 2 AND p = 'x %/0'"
+    assert dks.read(session, name, where=where).first().id == 2
+    plain = deltalake.DeltaTable(str(place)).to_pyarrow_table()
+    assert sorted(plain["id"].to_pylist()) == [0, 1, 2, 3, 4]
+    adds = pa.table(deltalake.DeltaTable(str(place)).get_add_actions(flatten=True))
+    assert sorted(adds["max.id"].to_pylist()) == [0, 1, 2, 3, 4]
+    with pytest.raises(TableExistsError, match="a table already"):
+        convert(session, identifier)
     with pytest.raises(DeltaError, match=r"write parquet\.`path`"):
-        dks.DeltaTable.convertToDelta(session, str(tmp_path))
+        convert(session, str(tmp_path))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DeltaError, match="no Parquet files"):
+        convert(session, f"parquet.`{empty}`")
 
 
 def test_optimize_returns_delta_sparks_metrics(session: "SparkSession") -> None:

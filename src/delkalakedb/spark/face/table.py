@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from delkalakedb.catalog import Snapshot, open_catalog
-from delkalakedb.deltalake import DeltaTable as Face, convert_folder
+from delkalakedb.deltalake import DeltaTable as Face
 from delkalakedb.errors import (
     DeltaError,
     TableExistsError,
@@ -38,7 +38,14 @@ from delkalakedb.settings import (
     parse_uri,
     require_table,
 )
-from delkalakedb.spark.dml import Clauses, Clone, MergePlan, deletion, update
+from delkalakedb.spark.dml import (
+    Clauses,
+    Clone,
+    Conversion,
+    MergePlan,
+    deletion,
+    update,
+)
 from delkalakedb.spark.exceptions import delta_spark_errors
 from delkalakedb.spark.face.arguments import (
     assignments,
@@ -66,6 +73,7 @@ from delkalakedb.spark.session_catalog import (
     new_uri_at,
     placed,
     session_of,
+    tables_of,
     uri_at,
     uri_of,
 )
@@ -328,14 +336,17 @@ class DeltaTable:
         found = _PARQUET.fullmatch(identifier.strip())
         if found is None:
             raise DeltaError(f"{identifier!r} isn't a folder; write parquet.`path`")
-        uri = format_uri(new_uri_at(catalog_of(spark), found["path"]))
-        schema: Any = partitionSchema
-        if isinstance(partitionSchema, str):
-            schema = DataType.fromDDL(partitionSchema)
-        columns = {field.name: field.dataType.jsonValue() for field in schema or ()}
+        schema: Any = partitionSchema or StructType([])
+        if isinstance(schema, str):
+            schema = DataType.fromDDL(schema)
+        uri = new_uri_at(catalog_of(spark), found["path"])
+        catalog, name = open_catalog(uri), require_table(uri)
         with delta_spark_errors():
-            convert_folder(found["path"], uri, partition_by=columns)
-        return cls.forUri(spark, uri)
+            if any(table.name == name for table in tables_of(uri)):
+                raise TableExistsError(f"{name}: the folder is a table already")
+            plan = Conversion(spark, schema).operation()
+            make_table(catalog, name, found["path"], plan)
+        return cls.forUri(spark, format_uri(uri))
 
     @classmethod
     def create(
