@@ -13,7 +13,8 @@ mapped to calls of this package:
 - `format("delta")` with `save` or `saveAsTable` writes with `dks.write`;
 - `spark.sql` is `dks.sql`, except for `SET`.
 
-A path is the location of a table, which gets the name of its folder.
+A path is the location of a table, which gets the name of its folder unless another
+table has this name.
 """
 
 import argparse
@@ -178,16 +179,17 @@ def _identifier(path: str) -> str:
 
 
 def _name_of(spark: Any, path: str) -> str:
-    """Return the name of the table at a location, or that of its folder."""
+    """Return the name of the table at a location, or a new name if there is none."""
     from delkalakedb.errors import TableNotFoundError
     from delkalakedb.migrate import name_of
     from delkalakedb.settings import require_table
-    from delkalakedb.spark.session_catalog import uri_at
+    from delkalakedb.spark.session_catalog import catalog_of, tables_of, uri_at
 
     try:
         return require_table(uri_at(spark, path))
     except TableNotFoundError:
-        return name_of(path)
+        names = {table.name for table in tables_of(catalog_of(spark))}
+        return uuid.uuid4().hex if name_of(path) in names else name_of(path)
 
 
 class DeltaTestCase(unittest.TestCase):

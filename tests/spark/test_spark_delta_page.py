@@ -2,8 +2,11 @@
 
 import ast
 import inspect
+import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,11 +62,17 @@ def test_arguments_of_the_page_exist() -> None:
         assert argument in inspect.signature(getattr(dks, function)).parameters
 
 
-@pytest.mark.soak
-def test_page_has_all_that_delta_spark_has() -> None:
-    if not (checkout := os.environ.get(CHECKOUT)):
+@pytest.fixture
+def checkout() -> Path:
+    """The checkout of delta-io/delta that the environment names."""
+    if not (found := os.environ.get(CHECKOUT)):
         pytest.skip(f"{CHECKOUT} doesn't name a checkout of delta-io/delta")
-    package = Path(checkout, "python", "delta")
+    return Path(found)
+
+
+@pytest.mark.soak
+def test_page_has_all_that_delta_spark_has(checkout: Path) -> None:
+    package = checkout / "python" / "delta"
     tables = ast.parse((package / "tables.py").read_text())
     errors = ast.parse((package / "exceptions" / "base.py").read_text())
 
@@ -76,6 +85,21 @@ def test_page_has_all_that_delta_spark_has() -> None:
     assert theirs == listed()
     for error in _classes(errors):
         assert hasattr(exceptions, error.name)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["classic", "connect"])
+def test_delta_sparks_own_tests_pass(checkout: Path, mode: str, tmp_path: Path) -> None:
+    outcomes = tmp_path / "outcomes.json"
+    script = Path(__file__).parents[2] / "scripts" / "delta_spark_tests.py"
+    command = [sys.executable, str(script), str(checkout), "--json", str(outcomes)]
+
+    subprocess.run([*command, *["--connect"] * (mode == "connect")], timeout=1200)
+
+    found = json.loads(outcomes.read_text())
+    failed = {name for name, each in found.items() if each["outcome"] == "failed"}
+    assert len(found) >= 46
+    assert failed == set(re.findall(r"^\| `(test_\w+\.\w+)` \|", PAGE, re.MULTILINE))
 
 
 def _classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
