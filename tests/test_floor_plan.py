@@ -53,7 +53,7 @@ ROOMS = {
     "deltalake": "dataset scan vacuum raw properties create table write "
     "transactions registration",
     "spark": "exceptions pyspark_api session session_catalog schemas reader writer "
-    "dml face stream scale",
+    "dml face stand_in stream scale",
     "cli": "output app options prompt shell commands",
 }
 # Each library has one place that imports it.
@@ -80,6 +80,8 @@ FACE_IMPORTS = {
     "cli/commands/migrate.py: convert_folder",
     "cli/commands/tables.py: set_properties",
     "cli/commands/tables.py: unset_properties",
+    "spark/dml/conversion.py: find_parquet",
+    "spark/dml/conversion.py: read_footer",
 }
 # The methods of a session whose rows have no type.
 UNTYPED = {"query", "query_sql", "query_many"}

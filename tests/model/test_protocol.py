@@ -43,7 +43,10 @@ from delkalakedb.model.rules.protocol import (
     complete_upgrade,
     supported_features,
     unfenced,
+    upgraded,
+    with_feature,
     with_needed,
+    without_feature,
 )
 from tests.support.examples import examples
 
@@ -549,3 +552,89 @@ def test_large_commits_are_checked_quickly() -> None:
     start = time.perf_counter()
     check_actions(adds, PLAIN, PARTITIONED, 1)
     assert time.perf_counter() - start < 1
+
+
+UNUSED = Metadata(
+    id="i",
+    format=Format(provider="parquet"),
+    schema_string='{"type":"struct","fields":[]}',
+    partition_columns=[],
+    configuration={},
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "after"),
+    [
+        (protocol(1, 2), "appendOnly", protocol(1, 2)),
+        (protocol(1, 2), "checkConstraints", protocol(1, 3)),
+        (
+            protocol(1, 2),
+            "changeDataFeed",
+            protocol(1, 7, "appendOnly", "changeDataFeed", "invariants"),
+        ),
+        (
+            protocol(1, 2),
+            "deletionVectors",
+            protocol(3, 7, "appendOnly", "deletionVectors", "invariants"),
+        ),
+        (
+            protocol(1, 7, "appendOnly", "invariants"),
+            "checkConstraints",
+            protocol(1, 7, "appendOnly", "invariants", "checkConstraints"),
+        ),
+    ],
+)
+def test_added_feature_makes_the_weakest_protocol_that_is_not_weaker(
+    before: Protocol, name: str, after: Protocol
+) -> None:
+    assert with_feature(before, name) == after
+
+
+def test_feature_that_would_make_a_table_unwritable_is_not_added() -> None:
+    for name, reason in (
+        ("nonsense", "DELTA_UNSUPPORTED_FEATURES_IN_CONFIG"),
+        ("icebergCompatV2", "can't write"),
+        ("catalogManaged", "mirror.fence"),
+    ):
+        with pytest.raises(ProtocolError, match=reason):
+            with_feature(protocol(1, 2), name)
+
+
+def test_versions_are_raised_and_never_lowered() -> None:
+    assert upgraded(protocol(1, 3), 1, 2) == protocol(1, 3)
+    assert upgraded(protocol(1, 2), 2, 5) == protocol(2, 5)
+    listed = upgraded(protocol(2, 5), 3, 7)
+    assert supported_features(listed) == supported_features(protocol(2, 5))
+    assert listed.reader_features == ["columnMapping"]
+    for reader, writer in ((3, 6), (4, 7), (1, 8)):
+        with pytest.raises(ProtocolError):
+            upgraded(protocol(1, 2), reader, writer)
+
+
+def test_unused_feature_is_dropped_and_another_one_is_not() -> None:
+    def drop(before: Protocol, name: str, truncate: bool = False) -> Protocol:
+        return without_feature(before, used, name, domains, truncate_history=truncate)
+
+    used, domains = UNUSED, list[str]()
+    assert drop(protocol(1, 3), "checkConstraints") == protocol(1, 2)
+    legacy = ("appendOnly", "invariants", "inCommitTimestamp")
+    assert drop(protocol(1, 7, *legacy), "inCommitTimestamp") == protocol(1, 2)
+    rows = protocol(1, 7, "rowTracking", "domainMetadata")
+    vectors = protocol(3, 7, "deletionVectors")
+    for before, name, reason in (
+        (protocol(1, 2), "nonsense", "DROP_UNSUPPORTED_CLIENT_FEATURE"),
+        (protocol(1, 2), "domainMetadata", "DROP_FEATURE_NOT_PRESENT"),
+        (vectors, "deletionVectors", "DROP_NONREMOVABLE_FEATURE"),
+        (rows, "domainMetadata", "in use.*rowTracking"),
+    ):
+        with pytest.raises(ProtocolError, match=reason):
+            drop(before, name)
+    with pytest.raises(ProtocolError, match="HISTORY_TRUNCATION_NOT_ALLOWED"):
+        drop(protocol(1, 3), "checkConstraints", truncate=True)
+    used = msgspec.structs.replace(UNUSED, configuration={"delta.constraints.a": "x"})
+    with pytest.raises(ProtocolError, match="in use"):
+        drop(protocol(1, 3), "checkConstraints")
+    used, domains = UNUSED, ["mine"]
+    with pytest.raises(ProtocolError, match="in use"):
+        drop(protocol(1, 7, "domainMetadata"), "domainMetadata")

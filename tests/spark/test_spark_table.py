@@ -1,6 +1,5 @@
 """The table API through Spark, in delta-spark's shape."""
 
-import inspect
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -379,31 +378,6 @@ def test_an_operation_on_rows_of_every_engine_is_ratified(
 
     assert rows(target) == [(2, "x", 20), (3, "y", 30)]
     assert dk.verify(target, deep=True).ok
-
-
-# delta-spark's own, as of 4.x: names of methods and of their parameters.
-DELTA_SPARK = {
-    "toDF": [],
-    "alias": ["aliasName"],
-    "generate": ["mode"],
-    "delete": ["condition"],
-    "update": ["condition", "set"],
-    "merge": ["source", "condition"],
-    "vacuum": ["retentionHours"],
-    "history": ["limit"],
-    "detail": [],
-    "restoreToVersion": ["version"],
-    "restoreToTimestamp": ["timestamp"],
-    "optimize": [],
-}
-
-
-@pytest.mark.parametrize(("method", "parameters"), DELTA_SPARK.items())
-def test_methods_have_the_names_and_parameters_of_delta_spark(
-    method: str, parameters: list[str]
-) -> None:
-    given = inspect.signature(getattr(DeltaTable, method)).parameters
-    assert [name for name in given if name != "self"] == parameters
 
 
 def test_table_with_a_feature_that_nobody_here_writes_is_read_only(

@@ -40,7 +40,7 @@ else:
     __getattr__, __dir__ = door(
         __name__,
         {
-            "create": "convert_folder",
+            "create": "convert_folder find_parquet read_footer",
             "dataset": "make_dataset odd_files scan_rows",
             "properties": "set_properties unset_properties",
             "registration": "QueryBuilder register unregister",

@@ -61,7 +61,7 @@ def bring_footers(store: Store, files: Iterable[ObjectMeta], folder: Path) -> No
 
 
 def _bring(store: Store, file: ObjectMeta, target: Path) -> None:
-    footer = _footer(store, file)
+    footer = read_footer(store, file)
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as out:
         # A hole takes no space on the disk.
@@ -71,7 +71,8 @@ def _bring(store: Store, file: ObjectMeta, target: Path) -> None:
     os.utime(target, (seconds, seconds))
 
 
-def _footer(store: Store, file: ObjectMeta) -> bytes:
+def read_footer(store: Store, file: ObjectMeta) -> bytes:
+    """Return the last bytes of a Parquet file, which include the whole footer."""
     tail = _last_bytes(store, file, _TAIL_BYTES)
     length = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
     return tail if length <= len(tail) else _last_bytes(store, file, length)
@@ -167,7 +168,7 @@ def convert_to_deltalake(
     properties, ours = split_properties(configuration)
 
     def convert(folder: str) -> None:
-        files = _data_files(store)
+        files = find_parquet(store)
         with _at_hand(store, files) as place:
             # As links, because delta-rs's commit would name copies as new files.
             same = {file.path: file.path for file in files}
@@ -221,7 +222,7 @@ def _at_hand(store: Store, files: Sequence[ObjectMeta]) -> Iterator[str]:
         yield Path(folder).as_uri()
 
 
-def _data_files(store: Store) -> list[ObjectMeta]:
+def find_parquet(store: Store) -> list[ObjectMeta]:
     """Return the Parquet files; refuse a linked folder, whose files aren't listed."""
     linked = (file.path for file in store.list_own() if file.is_link)
     for path in linked:

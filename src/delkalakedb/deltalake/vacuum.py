@@ -29,7 +29,7 @@ from delkalakedb.model.paths import (
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.vectors import vector_paths
-from delkalakedb.storage import Store, real_location
+from delkalakedb.storage import ObjectMeta, Store, real_location
 from delkalakedb.telemetry import log_event
 
 _log = logging.getLogger("delkalakedb.vacuum")
@@ -57,6 +57,7 @@ class Vacuum:
         retention_ms: how long unneeded files are kept, in milliseconds.
         full: also delete files that no version names.
         keep_versions: versions of which every file stays.
+        inventory: the files at the location, instead of a listing of the store.
     """
 
     catalog: Catalog
@@ -65,6 +66,7 @@ class Vacuum:
     retention_ms: int
     full: bool
     keep_versions: Sequence[int]
+    inventory: Sequence[ObjectMeta] | None = None
 
     def plan(self) -> dict[str, int]:
         """Return the sizes, by path below the location, of the files to delete."""
@@ -120,7 +122,9 @@ class Vacuum:
 
     def _listed(self, upkeep: Upkeep) -> dict[str, int]:
         """Return the files in the store that are old enough to be deleted."""
-        may_delete, files = self._filter(upkeep), list(self.store.list_own())
+        may_delete, files = self._filter(upkeep), self.inventory
+        if files is None:
+            files = list(self.store.list_own())
         # A folder with a log is another Delta table.
         logs = {file.path.partition(f"/{LOG}/") for file in files}
         others = tuple(f"{folder}/" for folder, log, _ in logs if log)

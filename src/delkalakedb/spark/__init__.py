@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from delkalakedb.spark.reader import read as read
     from delkalakedb.spark.scale import *
     from delkalakedb.spark.session_catalog import use as use
+    from delkalakedb.spark.stand_in import install as install
     from delkalakedb.spark.stream import *
 else:
     _find, __dir__ = door(
@@ -23,6 +24,7 @@ else:
             "reader": "read",
             "scale": "checkpoint import_table verify",
             "session_catalog": "use",
+            "stand_in": "install",
             "stream": "StreamReader",
         },
     )
@@ -41,6 +43,7 @@ __all__ = [
     "checkpoint",
     "foreach_batch",
     "import_table",
+    "install",
     "read",
     "use",
     "verify",

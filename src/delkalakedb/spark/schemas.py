@@ -51,6 +51,17 @@ def spark_schema(metadata: Metadata, columns: list[str] | None = None) -> Struct
     return StructType(found)
 
 
+def read_schema(metadata: Metadata, columns: list[str] | None = None) -> StructType:
+    """Return `spark_schema` with the table's NOT NULL columns, as Delta Spark reads."""
+    required = {field.name for field in table_schema(metadata) if not field.nullable}
+    return StructType(
+        [
+            StructField(f.name, f.dataType, f.name not in required, f.metadata)
+            for f in spark_schema(metadata, columns)
+        ]
+    )
+
+
 def check_new_schema(schema: StructType, metadata: Metadata | None = None) -> None:
     """Raise `SchemaMismatchError` if a table can't have the columns of `schema`.
 

@@ -11,6 +11,7 @@ from delkalakedb.errors import (
     TableNotFoundError,
     UriError,
 )
+from delkalakedb.migrate import name_of
 from delkalakedb.model.records import Table
 from delkalakedb.settings import Uri, is_deltasql, parse_uri, require_table
 from delkalakedb.spark.session import check_spark, session_id
@@ -87,13 +88,54 @@ def uri_of(spark: "SparkSession", identifier: str) -> Uri:
         return uri
     if found := _PATH.fullmatch(identifier.strip()):
         return uri_at(spark, found["path"])
-    name = _SCHEMA.sub("", identifier.strip(), count=1).replace("`", "")
-    return catalog_of(spark).with_table(name)
+    return catalog_of(spark).with_table(_plain_name(identifier))
 
 
 def uri_at(spark: "SparkSession", path: str) -> Uri:
     """Return the URI of the table whose files are at the location `path`."""
-    uri = catalog_of(spark)
+    return _found_at(catalog_of(spark), path)
+
+
+def new_uri_at(uri: Uri, path: str) -> Uri:
+    """Return the URI of the table at a location, or of a new one named by its folder.
+
+    Args:
+        uri: the URI of the catalog.
+        path: the location.
+    """
+    try:
+        return _found_at(uri, path)
+    except TableNotFoundError:
+        name = name_of(path)
+    if any(table.name == name for table in tables_of(uri)):
+        raise DeltaError(
+            f"{path}: table {name} is at another location; give the new table a name "
+            "with tableName()"
+        )
+    return uri.with_table(name)
+
+
+def placed(uri: Uri, identifier: str) -> tuple[Uri, str | None]:
+    """Return the URI of a table that may not exist yet, and its location if given.
+
+    Args:
+        uri: the URI of the catalog.
+        identifier: a name, a `deltasql://` URI, a path, or delta.`path`.
+    """
+    if is_deltasql(identifier):
+        return parse_uri(identifier), None
+    found = _PATH.fullmatch(identifier.strip())
+    if found or "/" in identifier:
+        path = found["path"] if found else identifier
+        return new_uri_at(uri, path), path
+    return uri.with_table(_plain_name(identifier)), None
+
+
+def _plain_name(identifier: str) -> str:
+    return _SCHEMA.sub("", identifier.strip(), count=1).replace("`", "")
+
+
+def _found_at(uri: Uri, path: str) -> Uri:
     location = canonical_location(path)
     name = find_table_at(open_catalog(uri), location)
     if name is None:

@@ -39,7 +39,7 @@ from delkalakedb.model.new_actions import custom_metadata, new_commit_info
 from delkalakedb.model.paths import compacted_path, key_inside
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.times import parse_rfc_3339, to_ms
-from delkalakedb.storage import Store, open_store
+from delkalakedb.storage import ObjectMeta, Store, open_store
 from delkalakedb.write import check_present, commit, lost, removed, restored
 
 _MANIFESTS = "_symlink_format_manifest"
@@ -55,6 +55,7 @@ def vacuum(
     post_commithook_properties: Any = None,
     full: bool = False,
     keep_versions: Sequence[int] | None = None,
+    inventory: Sequence[ObjectMeta] | None = None,
 ) -> list[str]:
     """Delete the files that no kept version needs; return their paths."""
     table.check_upkeep("vacuum")
@@ -65,7 +66,9 @@ def vacuum(
     enforce = enforce_retention_duration
     retention = retention_of(head, retention_hours, enforce=enforce)
     store, kept = _store(table), keep_versions or ()
-    vacuum = Vacuum(table.catalog, table.log, store, retention.asked_ms, full, kept)
+    vacuum = Vacuum(
+        table.catalog, table.log, store, retention.asked_ms, full, kept, inventory
+    )
     plan = vacuum.plan()
     if dry_run or not plan:
         return list(plan)

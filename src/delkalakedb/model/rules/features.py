@@ -68,6 +68,7 @@ class Feature:
         write: the catalog can commit to tables with the feature.
         log_only: a reader that has the list of files can ignore the feature.
         fence: a fence adds the feature to a table.
+        removable: a table that doesn't use the feature can drop it.
         managed: only the table's catalog knows the newest versions.
         stamped: the table may have in-commit timestamps.
         legacy: the writer version that brought the feature before features had names.
@@ -90,6 +91,7 @@ class Feature:
     write: bool = True
     log_only: bool = False
     fence: bool = False
+    removable: bool = False
     managed: bool = False
     stamped: bool = False
     legacy: int | None = None
@@ -129,6 +131,7 @@ _ALL = (
         "checkConstraints",
         "rows are checked by the staging engine",
         uses=Use.DELTA_RS,
+        removable=True,
         legacy=3,
         prefix="delta.constraints.",
     ),
@@ -166,6 +169,7 @@ _ALL = (
     Feature(
         "allowColumnDefaults",
         "no staging engine here fills in the defaults",
+        removable=True,
         write=False,
         words=("CURRENT_DEFAULT",),
     ),
@@ -205,6 +209,7 @@ _ALL = (
         DOMAIN_METADATA,
         "all domains are kept",
         uses=_APPENDS | Use.RATIFY | Use.UPGRADE,
+        removable=True,
     ),
     Feature(
         V2_CHECKPOINT,
@@ -220,6 +225,7 @@ _ALL = (
         "the timestamp is set at ratify",
         uses=_APPENDS | Use.RATIFY | Use.UPGRADE,
         fence=True,
+        removable=True,
         stamped=True,
         switch="delta.enableInCommitTimestamps",
         on="true",
@@ -359,6 +365,8 @@ FEATURES = {feature.name: feature for feature in _ALL}
 LOG_ONLY = frozenset(feature.name for feature in _ALL if feature.log_only)
 FENCE_FEATURES = frozenset(feature.name for feature in _ALL if feature.fence)
 """The features that a fence adds to a table's protocol."""
+REMOVABLE = frozenset(feature.name for feature in _ALL if feature.removable)
+"""The features that a table that doesn't use them can drop."""
 MANAGED = frozenset(feature.name for feature in _ALL if feature.managed)
 """The features of a table whose newest versions only its catalog knows."""
 STAMPED = frozenset(feature.name for feature in _ALL if feature.stamped)

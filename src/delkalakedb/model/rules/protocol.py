@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import (
@@ -33,6 +34,7 @@ from delkalakedb.model.rules.features import (
     FEATURES,
     FENCE_FEATURES,
     LEGACY,
+    REMOVABLE,
     TYPES,
     Feature,
     schema_words,
@@ -40,7 +42,7 @@ from delkalakedb.model.rules.features import (
 from delkalakedb.model.schema.properties import TableProperties, parse_properties
 from delkalakedb.model.schema.schema import check_schema, parse_schema
 
-# The only operation that removes a fence.
+# The only operation that removes a fence or another feature.
 DROP_FEATURE = "DROP FEATURE"
 SYSTEM_DOMAINS = frozenset({"delta.rowTracking", "delta.clustering"})
 _F = TypeVar("_F", Add, Remove)
@@ -125,8 +127,11 @@ def check_checkpointable(protocol: Protocol) -> None:
 def check_transition(
     old: Protocol, new: Protocol, droppable: Collection[str] = ()
 ) -> None:
-    """Raise `ProtocolError` if `new` lowers a version of `old` or drops a feature."""
-    if (
+    """Raise `ProtocolError` if `new` lowers a version of `old` or drops a feature.
+
+    A commit that drops one of the features `droppable` may lower versions.
+    """
+    if not droppable and (
         new.min_reader_version < old.min_reader_version
         or new.min_writer_version < old.min_writer_version
     ):
@@ -189,6 +194,130 @@ def supporting(protocol: Protocol, names: Collection[str]) -> Protocol:
     return with_needed(upgraded)
 
 
+def upgraded(protocol: Protocol, reader: int, writer: int) -> Protocol:
+    """Return `protocol` raised to the given versions, and never lowered."""
+    reader = max(reader, protocol.min_reader_version)
+    writer = max(writer, protocol.min_writer_version)
+    if not (1 <= reader <= 3 and 1 <= writer <= 7):
+        raise ProtocolError(f"protocol ({reader}, {writer}) is not known; (3, 7) is")
+    if reader == 3 and writer < 7:
+        raise ProtocolError("reader version 3 needs writer version 7")
+    if writer == 7 > protocol.min_writer_version:
+        protocol = supporting(protocol, ())
+    listed = known(protocol.reader_features)
+    if reader == 3 > protocol.min_reader_version:
+        features = supported_features(protocol)
+        listed = sorted(n for n in features if n in FEATURES and FEATURES[n].reader)
+    return msgspec.structs.replace(
+        protocol,
+        min_reader_version=reader,
+        min_writer_version=writer,
+        reader_features=listed if reader == 3 else protocol.reader_features,
+    )
+
+
+def normalized(protocol: Protocol) -> Protocol:
+    """Return the weakest protocol with exactly the features of `protocol`.
+
+    Features that a legacy version implies are not listed.
+    """
+    features = supported_features(protocol)
+    reader, first = (2, 5) if COLUMN_MAPPING in features else (1, 1)
+    for writer in range(first, 7):
+        legacy = Protocol(min_reader_version=reader, min_writer_version=writer)
+        if supported_features(legacy) == features:
+            return legacy
+    listed = known(protocol.reader_features) or ()
+    reads = sorted(
+        name
+        for name in features
+        if name in listed or (name in FEATURES and FEATURES[name].reader)
+    )
+    return Protocol(
+        min_reader_version=3 if reads else 1,
+        min_writer_version=7,
+        reader_features=reads or UNSET,
+        writer_features=sorted(features),
+    )
+
+
+def with_feature(protocol: Protocol, name: str) -> Protocol:
+    """Return `protocol` with the feature `name`.
+
+    Raises:
+        ProtocolError: The feature isn't known, or tables with it can't be written.
+    """
+    if name not in FEATURES:
+        raise ProtocolError(
+            "[DELTA_UNSUPPORTED_FEATURES_IN_CONFIG] Unsupported table feature: "
+            f"{name}; known are {', '.join(sorted(FEATURES))}"
+        )
+    if name in supported_features(protocol):
+        return protocol
+    if FEATURES[name].managed:
+        raise ProtocolError(f"{name}: call delkalakedb.mirror.fence, which adds it")
+    _refuse("write", [] if FEATURES[name].write else [name])
+    supported = supporting(protocol, [name])
+    # not weaker than before, which would let in writers that couldn't write the table
+    return supported if protocol.min_writer_version == 7 else normalized(supported)
+
+
+def without_feature(
+    protocol: Protocol,
+    metadata: Metadata,
+    name: str,
+    domains: Collection[str],
+    *,
+    truncate_history: bool,
+) -> Protocol:
+    """Return `protocol` without the feature `name`.
+
+    Args:
+        protocol: the table's protocol.
+        metadata: the table's metadata, which must not use the feature.
+        name: the feature.
+        domains: the names of the table's domains.
+        truncate_history: whether the caller asks for a shorter history, which no
+            removable feature needs.
+    """
+    if name not in FEATURES:
+        raise ProtocolError(
+            f"[DELTA_FEATURE_DROP_UNSUPPORTED_CLIENT_FEATURE] {name} isn't known; "
+            f"known are {', '.join(sorted(FEATURES))}"
+        )
+    if name not in supported_features(protocol):
+        raise ProtocolError(
+            f"[DELTA_FEATURE_DROP_FEATURE_NOT_PRESENT] the table has no feature {name}"
+        )
+    if name not in REMOVABLE:
+        raise ProtocolError(
+            f"[DELTA_FEATURE_DROP_NONREMOVABLE_FEATURE] {name} can't be dropped: "
+            "earlier versions of the table may use it; clone the rows into a new table"
+        )
+    if truncate_history:
+        raise ProtocolError(
+            "[DELTA_FEATURE_DROP_HISTORY_TRUNCATION_NOT_ALLOWED] dropping "
+            f"{name} needs no shorter history"
+        )
+    features = supported_features(protocol)
+    needing = [n for n in features if n in FEATURES and name in FEATURES[n].needs]
+    in_use, feature = name == DOMAIN_METADATA and bool(domains), FEATURES[name]
+    if feature.switch or feature.prefix or feature.words:
+        in_use = in_use or _is_in_use(feature, metadata)
+    if needing or in_use:
+        why = ", ".join(
+            [feature.switch or feature.prefix or "its columns and domains", *needing]
+        )
+        raise ProtocolError(
+            f"{name} is in use; first remove what uses it ({why}) from the table"
+        )
+    left = msgspec.structs.replace(
+        supporting(protocol, ()),
+        writer_features=sorted(features - {name}),
+    )
+    return normalized(left)
+
+
 def check_actions(
     actions: Iterable[Action],
     protocol: Protocol | None,
@@ -213,8 +342,10 @@ def check_actions(
     after, schema = _state_after(kinds, protocol, metadata, version)
     check_writable(after, schema)
     if new_protocol and protocol:
-        droppable = FENCE_FEATURES if _operation(kinds) == DROP_FEATURE else ()
-        check_transition(protocol, new_protocol, droppable)
+        dropping = _operation(kinds) == DROP_FEATURE
+        check_transition(
+            protocol, new_protocol, FENCE_FEATURES | REMOVABLE if dropping else ()
+        )
     if kinds[Protocol] or kinds[Metadata]:
         _check_metadata(schema, after)
     _check_domains(kinds[DomainMetadata], after)

@@ -1,4 +1,4 @@
-"""Update, delete, merge and optimize, which rewrite files with Spark."""
+"""Update, delete, merge and optimize with Spark; clones, and Parquet folders."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,8 @@ from delkalakedb.doors import door
 
 if TYPE_CHECKING:
     from delkalakedb.spark.dml.clauses import *
+    from delkalakedb.spark.dml.clone import *
+    from delkalakedb.spark.dml.conversion import *
     from delkalakedb.spark.dml.merge import *
     from delkalakedb.spark.dml.optimize import *
     from delkalakedb.spark.dml.rewrite import *
@@ -14,6 +16,8 @@ else:
         __name__,
         {
             "clauses": "Clause Clauses When",
+            "clone": "Clone",
+            "conversion": "Conversion",
             "merge": "Merge MergePlan source_range",
             "optimize": "check_z_order optimization",
             "rewrite": "Targeted delete deletion update",

@@ -1,22 +1,25 @@
 """Rewrite a table's files as fewer larger ones, or in the order of a Z curve."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, functions as sf
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+from delkalakedb.clock import now_ms
 from delkalakedb.errors import DeltaError, SchemaMismatchError
-from delkalakedb.model.actions import Add, Metadata
+from delkalakedb.model.actions import Add, Metadata, known
 from delkalakedb.model.predicate.predicate import Predicate
+from delkalakedb.model.stats.stats import measured_columns
 from delkalakedb.spark.dml.rewrite import Targeted
 from delkalakedb.spark.pyspark_api import repartition_by_id
-from delkalakedb.spark.reader import FILE_COLUMN, Files, Target
-from delkalakedb.spark.schemas import quoted, spark_schema
+from delkalakedb.spark.reader import FILE_COLUMN, Files, Target, others
+from delkalakedb.spark.schemas import quoted, spark_schema, table_schema
 from delkalakedb.spark.writer import Output, commit_info
 from delkalakedb.write import Operation
 from delkalakedb.write.engines import InPlace, Work
@@ -31,14 +34,15 @@ def check_z_order(metadata: Metadata, names: Sequence[str]) -> None:
     """Raise `SchemaMismatchError` if rows can't be Z-ordered by the columns `names`."""
     if not names:
         raise SchemaMismatchError("executeZOrderBy needs at least one column")
-    for field in spark_schema(metadata, list(names)):
-        if field.name in metadata.partition_columns:
+    for column in spark_schema(metadata, list(names)):
+        if column.name in metadata.partition_columns:
             raise SchemaMismatchError(
-                f"{field.name} is a partition column, with only one value in a file"
+                f"{column.name} is a partition column. Z-Ordering can only be "
+                "performed on data columns"
             )
-        if isinstance(field.dataType, ArrayType | MapType | StructType):
+        if isinstance(column.dataType, ArrayType | MapType | StructType):
             raise SchemaMismatchError(
-                f"{field.name} is of type {field.dataType.simpleString()}, which has "
+                f"{column.name} is of type {column.dataType.simpleString()}, which has "
                 "no order"
             )
 
@@ -136,6 +140,7 @@ class _Optimization:
     target: Target
     where: str | None
     z_order_by: Sequence[str]
+    start_ms: int = field(default_factory=now_ms)
 
     def run(self, where: Predicate) -> Work[dict[str, Any]]:
         """Write the new files, and return the commit."""
@@ -143,11 +148,11 @@ class _Optimization:
         bins = self._bins(considered)
         chosen = considered.only([add.path for adds in bins for add in adds])
         if not chosen:
-            return Work(_result(considered, chosen, [], bins))
+            return Work(self._result(considered, chosen, [], bins))
         with Output(self.target) as out:
             out.write(self._arranged(chosen, bins))
             info = commit_info("OPTIMIZE", self._parameters(), _metrics(chosen, out))
-            result = _result(considered, chosen, out.adds, bins)
+            result = self._result(considered, chosen, out.adds, bins)
             return out.work(result, info, chosen.adds, rearranged=True)
 
     def _considered(self, where: Predicate) -> Files:
@@ -156,9 +161,16 @@ class _Optimization:
             return files
         decided = self.target.decided(files, self.where)
         if decided is None:
+            partitions = self.target.metadata.partition_columns
             raise DeltaError(
                 f"{self.target.snapshot.table.name}: {self.where!r} isn't a condition "
-                "on partition columns alone, but optimize rewrites whole files"
+                "on partition columns alone, but optimize rewrites whole files. "
+                + "".join(
+                    f"Predicate references non-partition column '{name}'. "
+                    for name in others(partitions, self.where)[:1]
+                )
+                + "Only the partition columns may be referenced: "
+                f"[{', '.join(partitions)}]"
             )
         return decided
 
@@ -200,12 +212,69 @@ class _Optimization:
         return int(str(self.target.spark.conf.get(setting, str(_DEFAULT_BYTES))))
 
     def _parameters(self) -> dict[str, Any]:
-        given = [] if self.where is None else [self.where]
+        given = [] if self.where is None else [self._parsed(self.where)]
         return {
             "predicate": json.dumps(given, ensure_ascii=False),
             "zOrderBy": json.dumps(list(self.z_order_by), ensure_ascii=False),
             "clusterBy": "[]",
             "auto": False,
+        }
+
+    def _parsed(self, condition: str) -> str:
+        """Return `condition` as Spark's parser shows it, like Delta Spark's history."""
+        query = f"EXPLAIN EXTENDED SELECT 1 WHERE {condition}"
+        ((plan,),) = self.target.spark.sql(query).collect()
+        found = re.search(r"Filter (.*)", plan)
+        return found[1] if found else condition
+
+    def _result(
+        self, considered: Files, gone: Files, adds: list[Add], bins: Bins
+    ) -> dict[str, Any]:
+        """Return delta-spark's metrics; those that are unknown here are null."""
+        partitions, metadata = len(_partitions(bins)), self.target.metadata
+        num_columns = len(table_schema(metadata))
+        measured = {column.path[0] for column in measured_columns(metadata)}
+        merged = {"num": len(gone), "size": gone.size_bytes}
+        nothing = {"num": 0, "size": 0}
+        z_order = {
+            "strategyName": "all",
+            "inputCubeFiles": nothing,
+            "inputOtherFiles": merged,
+            "inputNumCubes": 0,
+            "mergedFiles": merged,
+            "numOutputCubes": partitions,
+            "mergedNumCubes": None,
+        }
+        return {
+            "numFilesAdded": len(adds),
+            "numFilesRemoved": len(gone),
+            "filesAdded": _sizes(adds),
+            "filesRemoved": _sizes(gone.adds),
+            "partitionsOptimized": partitions,
+            "zOrderStats": z_order if self.z_order_by and bins else None,
+            "clusteringStats": None,
+            "numBins": len(bins),
+            "numBatches": 1 if bins else 0,
+            "totalConsideredFiles": len(considered),
+            "totalFilesSkipped": len(considered) - len(gone),
+            "preserveInsertionOrder": False,
+            "numFilesSkippedToReduceWriteAmplification": 0,
+            "numBytesSkippedToReduceWriteAmplification": 0,
+            "startTimeMs": self.start_ms,
+            "endTimeMs": now_ms(),
+            "totalClusterParallelism": None,
+            "totalScheduledTasks": len(bins),
+            "autoCompactParallelismStats": None,
+            "deletionVectorStats": {
+                "numDeletionVectorsRemoved": gone.num_vectors,
+                "numDeletionVectorRowsRemoved": sum(
+                    vector.cardinality
+                    for add in gone.adds
+                    if (vector := known(add.deletion_vector))
+                ),
+            },
+            "numTableColumns": num_columns,
+            "numTableColumnsWithStats": min(num_columns, len(measured)),
         }
 
 
@@ -247,20 +316,6 @@ def _metrics(gone: Files, out: Output) -> dict[str, int]:
             for quarter, name in enumerate(names)
             if sizes
         },
-    }
-
-
-def _result(
-    considered: Files, gone: Files, adds: list[Add], bins: Bins
-) -> dict[str, Any]:
-    return {
-        "numFilesAdded": len(adds),
-        "numFilesRemoved": len(gone),
-        "filesAdded": _sizes(adds),
-        "filesRemoved": _sizes(gone.adds),
-        "partitionsOptimized": len(_partitions(bins)),
-        "totalConsideredFiles": len(considered),
-        "totalFilesSkipped": len(considered) - len(gone),
     }
 
 

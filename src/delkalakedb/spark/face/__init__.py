@@ -12,6 +12,6 @@ else:
         __name__,
         {
             "frame_writer": "foreach_batch write",
-            "table": "DeltaTable",
+            "table": "CLASSES DeltaTable",
         },
     )

@@ -62,6 +62,28 @@ def need(given: object, kind: type, name: str) -> None:
         raise ValueError(f"{name} needs to be {words[kind]} but got '{type(given)}'.")
 
 
+def need_version(given: object, name: str) -> None:
+    """Raise `ValueError` unless the argument `name` is an integer."""
+    if not isinstance(given, int):
+        raise ValueError(f"The {name} needs to be an integer but got '{type(given)}'.")
+
+
+def need_clone(
+    target: object, shallow: object, replace: object, properties: object
+) -> None:
+    """Raise `ValueError` unless the arguments of a clone have delta-spark's types."""
+    need(target, str, "target")
+    need(shallow, bool, "isShallow")
+    need(replace, bool, "replace")
+    if properties is None:
+        return
+    need(properties, dict, "properties")
+    assert isinstance(properties, dict)
+    for key, value in properties.items():
+        need(key, str, f"All property keys including {key}")
+        need(value, str, f"All property values including {value}")
+
+
 def column_names(cols: Sequence[Any], what: str) -> list[str]:
     """Return names that are given one by one, or as one list.
 

@@ -15,7 +15,6 @@ from delkalakedb.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from delkalakedb.migrate import name_of
 from delkalakedb.settings import Uri, format_uri, is_deltasql, parse_uri, require_table
 from delkalakedb.spark.dml import (
     Clause,
@@ -38,7 +37,12 @@ from delkalakedb.spark.face.arguments import (
 from delkalakedb.spark.pyspark_api import parse_type
 from delkalakedb.spark.reader import Condition, Target, kept, pruning
 from delkalakedb.spark.schemas import check_new_schema
-from delkalakedb.spark.session_catalog import catalog_of, tables_of, uri_at, uri_of
+from delkalakedb.spark.session_catalog import (
+    catalog_of,
+    new_uri_at,
+    tables_of,
+    uri_of,
+)
 from delkalakedb.write import Operation, Target as NewTarget
 from delkalakedb.write.engines import InPlace, Work
 from delkalakedb.write.engines.deltars import parse_new_schema
@@ -192,26 +196,34 @@ class DeltaTableBuilder(Generic[T]):
             raise DeltaError(
                 "no table; call tableName() or location() before execute()"
             )
-        try:
-            return uri_at(self._spark, self._location)
-        except TableNotFoundError:
-            uri, name = catalog_of(self._spark), name_of(self._location)
-        if any(table.name == name for table in tables_of(uri)):
-            raise DeltaError(
-                f"{self._location}: table {name} is at another location; give the new "
-                "table a name with tableName()"
-            )
-        return uri.with_table(name)
+        return new_uri_at(catalog_of(self._spark), self._location)
 
 
 _SIZES = """STRUCT<min: BIGINT, max: BIGINT, avg: DOUBLE, totalFiles: BIGINT,
     totalSize: BIGINT>"""
+_FILES = "STRUCT<num: BIGINT, size: BIGINT>"
 _OPTIMIZED = f"""
     path STRING, metrics STRUCT<
         numFilesAdded: BIGINT, numFilesRemoved: BIGINT,
         filesAdded: {_SIZES}, filesRemoved: {_SIZES},
-        partitionsOptimized: BIGINT, totalConsideredFiles: BIGINT,
-        totalFilesSkipped: BIGINT>
+        partitionsOptimized: BIGINT,
+        zOrderStats: STRUCT<strategyName: STRING, inputCubeFiles: {_FILES},
+            inputOtherFiles: {_FILES}, inputNumCubes: BIGINT, mergedFiles: {_FILES},
+            numOutputCubes: BIGINT, mergedNumCubes: BIGINT>,
+        clusteringStats: STRUCT<inputZCubeFiles: {_FILES}, inputOtherFiles: {_FILES},
+            inputNumZCubes: BIGINT, mergedFiles: {_FILES}, numOutputZCubes: BIGINT>,
+        numBins: BIGINT, numBatches: BIGINT, totalConsideredFiles: BIGINT,
+        totalFilesSkipped: BIGINT, preserveInsertionOrder: BOOLEAN,
+        numFilesSkippedToReduceWriteAmplification: BIGINT,
+        numBytesSkippedToReduceWriteAmplification: BIGINT,
+        startTimeMs: BIGINT, endTimeMs: BIGINT, totalClusterParallelism: BIGINT,
+        totalScheduledTasks: BIGINT,
+        autoCompactParallelismStats: STRUCT<
+            maxClusterActiveParallelism: BIGINT, minClusterActiveParallelism: BIGINT,
+            maxSessionActiveParallelism: BIGINT, minSessionActiveParallelism: BIGINT>,
+        deletionVectorStats: STRUCT<
+            numDeletionVectorsRemoved: BIGINT, numDeletionVectorRowsRemoved: BIGINT>,
+        numTableColumns: BIGINT, numTableColumnsWithStats: BIGINT>
 """
 _COUNTS = {
     "num_affected_rows": ("Updated", "Deleted", "Inserted"),

@@ -17,7 +17,6 @@ from delkalakedb.model.actions import (
     Cdc,
     CommitInfo,
     Metadata,
-    Protocol,
     Txn,
 )
 from delkalakedb.model.new_actions import merged_commit_info
@@ -45,6 +44,7 @@ from delkalakedb.spark.writer import (
     finished,
     fitted,
     is_dynamic,
+    new_state,
     output_metrics,
     partitions_of,
     plain_schema,
@@ -53,14 +53,12 @@ from delkalakedb.spark.writer import (
 )
 from delkalakedb.write import (
     Operation,
-    Staging,
     Target as NewTarget,
     Together,
     make_table,
     perform,
 )
 from delkalakedb.write.engines import InPlace, Work
-from delkalakedb.write.engines.deltars import creation
 
 _MODES = {
     "append": "Append",
@@ -260,14 +258,13 @@ class Write:
     # ---- runs of operations
 
     def _create(self, location: str) -> Work[None]:
-        schema = plain_schema(self.df.schema).json()
-        new = creation(
-            schema,
+        protocol, metadata = new_state(
+            NewTarget(self.name, location, None),
+            self.df.schema,
             partition_by=self._partitions,
             configuration=self.configuration,
             description=self.description,
         )
-        protocol, metadata = _made(new.stage(NewTarget(self.name, location, None)))
         check_new_schema(self.df.schema, metadata)
         protocol = evolved_protocol(protocol, metadata)
         check_writable(protocol, metadata)
@@ -401,14 +398,6 @@ class Write:
         if self.user_metadata is None:
             return info
         return merged_commit_info([info], {"userMetadata": self.user_metadata})
-
-
-def _made(staging: Staging[None]) -> tuple[Protocol, Metadata]:
-    """Return the protocol and the metadata that delta-rs makes for a new table."""
-    actions = [action for commit in staging.commits for action in commit]
-    (protocol,) = (action for action in actions if isinstance(action, Protocol))
-    (metadata,) = (action for action in actions if isinstance(action, Metadata))
-    return protocol, metadata
 
 
 def write_in(

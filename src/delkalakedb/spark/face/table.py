@@ -2,21 +2,35 @@
 
 # ruff: noqa: N802, N803 - delta-spark's names
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from delkalakedb.catalog import Snapshot, open_catalog
 from delkalakedb.deltalake import DeltaTable as Face
-from delkalakedb.errors import TableNotFoundError, TransactionError
+from delkalakedb.errors import (
+    DeltaError,
+    TableExistsError,
+    TableNotFoundError,
+    TransactionError,
+)
+from delkalakedb.model.actions import Protocol, encode_struct
+from delkalakedb.model.paths import key_inside, log_path
 from delkalakedb.model.records import Commit
-from delkalakedb.model.rules.protocol import supported_features
-from delkalakedb.model.times import from_ms
+from delkalakedb.model.rules.protocol import (
+    DROP_FEATURE,
+    supported_features,
+    upgraded,
+    with_feature,
+    without_feature,
+)
+from delkalakedb.model.times import from_ms, to_ms
 from delkalakedb.settings import (
     Uri,
     format_uri,
@@ -24,13 +38,22 @@ from delkalakedb.settings import (
     parse_uri,
     require_table,
 )
-from delkalakedb.spark.dml import Clauses, MergePlan, deletion, update
+from delkalakedb.spark.dml import (
+    Clauses,
+    Clone,
+    Conversion,
+    MergePlan,
+    deletion,
+    update,
+)
 from delkalakedb.spark.exceptions import delta_spark_errors
 from delkalakedb.spark.face.arguments import (
     assignments,
     check_condition,
     check_type,
     need,
+    need_clone,
+    need_version,
 )
 from delkalakedb.spark.face.builders import (
     DeltaMergeBuilder,
@@ -45,8 +68,25 @@ from delkalakedb.spark.reader import (
     read_snapshot,
 )
 from delkalakedb.spark.session import check_spark
-from delkalakedb.spark.session_catalog import session_of, uri_at, uri_of
-from delkalakedb.write import Operation, Together, perform
+from delkalakedb.spark.session_catalog import (
+    catalog_of,
+    new_uri_at,
+    placed,
+    session_of,
+    tables_of,
+    uri_at,
+    uri_of,
+)
+from delkalakedb.spark.writer import commit_info
+from delkalakedb.storage import ObjectMeta
+from delkalakedb.write import (
+    Operation,
+    Target as NewTarget,
+    Together,
+    make_table,
+    perform,
+)
+from delkalakedb.write.engines import InPlace, Work
 
 if TYPE_CHECKING:
     from delkalakedb.deltalake import Transaction
@@ -99,6 +139,7 @@ def _moment(time_ms: int | None) -> datetime | None:
     return None if time_ms is None else from_ms(time_ms)
 
 
+_PARQUET = re.compile(r"parquet\.`(?P<path>[^`]+)`", re.IGNORECASE)
 _CHECK_RETENTION = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 
@@ -113,6 +154,17 @@ class InCatalog:
         """Return the table at its latest version."""
         with delta_spark_errors():
             return open_catalog(self.uri).snapshot(require_table(self.uri))
+
+    def at(
+        self, version: int | None = None, *, timestamp_ms: int | None = None
+    ) -> Snapshot:
+        """Return the table at a version or a time."""
+        name = require_table(self.uri)
+        return open_catalog(self.uri).snapshot(name, version, timestamp_ms=timestamp_ms)
+
+    def catalog_uri(self) -> Uri:
+        """Return the URI of the table's catalog."""
+        return self.uri.catalog
 
     def perform(self, operation: Operation[T]) -> T:
         """Commit `operation`, and run it again after a conflict."""
@@ -151,10 +203,23 @@ class InTransaction:
         """Stage `operation` in the transaction."""
         return self.tables.stage(self.name, operation)
 
+    def at(
+        self, version: int | None = None, *, timestamp_ms: int | None = None
+    ) -> Snapshot:
+        """Raise `TransactionError`, because a clone would be committed at once."""
+        raise self._refused()
+
+    def catalog_uri(self) -> Uri:
+        """Raise `TransactionError`, because a clone would be committed at once."""
+        raise self._refused()
+
     def face(self) -> Face:
         """Raise `TransactionError`, because deltalake's table would commit at once."""
-        raise TransactionError(
-            "restore, vacuum and generate can't be part of a transaction"
+        raise self._refused()
+
+    def _refused(self) -> TransactionError:
+        return TransactionError(
+            "restore, vacuum, generate and clone can't be part of a transaction"
         )
 
 
@@ -248,6 +313,40 @@ class DeltaTable:
         except TableNotFoundError:
             return False
         return True
+
+    @classmethod
+    def convertToDelta(
+        cls,
+        sparkSession: SparkSession,
+        identifier: str,
+        partitionSchema: str | StructType | None = None,
+    ) -> "DeltaTable":
+        """Make a table of the session's catalog from a folder of Parquet files.
+
+        The files stay where they are, and the table gets the folder's name.
+
+        Args:
+            sparkSession: the Spark session.
+            identifier: the folder, as parquet.`path`.
+            partitionSchema: the partition columns of folders such as `day=tue`, as
+                DDL or as a schema.
+        """
+        spark = session_of(sparkSession)
+        need(identifier, str, "identifier")
+        found = _PARQUET.fullmatch(identifier.strip())
+        if found is None:
+            raise DeltaError(f"{identifier!r} isn't a folder; write parquet.`path`")
+        schema: Any = partitionSchema or StructType([])
+        if isinstance(schema, str):
+            schema = DataType.fromDDL(schema)
+        uri = new_uri_at(catalog_of(spark), found["path"])
+        catalog, name = open_catalog(uri), require_table(uri)
+        with delta_spark_errors():
+            if any(table.name == name for table in tables_of(uri)):
+                raise TableExistsError(f"{name}: the folder is a table already")
+            plan = Conversion(spark, schema).operation()
+            make_table(catalog, name, found["path"], plan)
+        return cls.forUri(spark, format_uri(uri))
 
     @classmethod
     def create(
@@ -346,19 +445,49 @@ class DeltaTable:
         """Return a builder that compacts or reorders the table's files."""
         return DeltaOptimizeBuilder(self._target, self._handle)
 
-    def vacuum(self, retentionHours: float | None = None) -> DataFrame:
+    def vacuum(
+        self,
+        retentionHours: float | None = None,
+        *,
+        lite: bool = False,
+        inventory: DataFrame | None = None,
+        dryRun: bool = False,
+    ) -> DataFrame:
         """Delete files that no version within the retention needs.
 
         Like delta-spark's, the method returns an empty DataFrame.
+
+        Args:
+            retentionHours: how long unneeded files are kept.
+            lite: delete only files that a version has removed, without a listing of
+                the table's location.
+            inventory: the files at the table's location, which are then not listed: the
+                columns `path`, `length`, `isDir` and `modificationTime` (milliseconds).
+            dryRun: delete nothing, and return the paths of the files instead.
         """
         checks = str(self._spark.conf.get(_CHECK_RETENTION, "true")).lower() == "true"
-        # deltalake's signature wants whole hours, but passes any number on
-        hours: Any = retentionHours
-        self._handle.face().vacuum(
-            hours, dry_run=False, enforce_retention_duration=checks, full=True
+        raw: Any = self._handle.face()._table
+        paths = raw.vacuum(
+            dryRun,
+            retentionHours,
+            checks,
+            full=not lite,
+            inventory=None if inventory is None else self._files_in(inventory),
         )
         schema = StructType([StructField("path", StringType())])
-        return self._spark.createDataFrame([], schema)
+        rows = [(path,) for path in paths] if dryRun else []
+        return self._spark.createDataFrame(rows, schema)
+
+    def _files_in(self, inventory: DataFrame) -> list[ObjectMeta]:
+        location = self._handle.snapshot().location
+        files = inventory.select("path", "length", "modificationTime").where(
+            "NOT isDir"
+        )
+        return [
+            ObjectMeta(path, size_bytes, modified_ms)
+            for text, size_bytes, modified_ms in files.collect()
+            if (path := key_inside(log_path(text), location)) is not None
+        ]
 
     def history(self, limit: int | None = None) -> DataFrame:
         """Return the table's commits, newest first."""
@@ -421,6 +550,137 @@ class DeltaTable:
         schema = StructType([StructField(name, LongType()) for name in row])
         return self._spark.createDataFrame([tuple(row.values())], schema)
 
+    def upgradeTableProtocol(self, readerVersion: int, writerVersion: int) -> None:
+        """Raise the versions of the table's protocol; they are never lowered."""
+        need_version(readerVersion, "readerVersion")
+        need_version(writerVersion, "writerVersion")
+        self._change_protocol(
+            "UPGRADE PROTOCOL",
+            lambda base: upgraded(base.protocol, readerVersion, writerVersion),
+        )
+
+    def addFeatureSupport(self, featureName: str) -> None:
+        """Add a feature to the table's protocol."""
+        need(featureName, str, "featureName")
+        said = json.dumps({f"delta.feature.{featureName}": "supported"})
+        self._change_protocol(
+            "SET TBLPROPERTIES",
+            lambda base: with_feature(base.protocol, featureName),
+            {"properties": said},
+        )
+
+    def dropFeatureSupport(
+        self, featureName: str, truncateHistory: bool | None = None
+    ) -> None:
+        """Remove a feature that the table doesn't use from the table's protocol."""
+        need(featureName, str, "featureName")
+        if truncateHistory is not None:
+            need(truncateHistory, bool, "truncateHistory")
+        self._change_protocol(
+            DROP_FEATURE,
+            lambda base: without_feature(
+                base.protocol,
+                base.metadata,
+                featureName,
+                base.domains(),
+                truncate_history=bool(truncateHistory),
+            ),
+            {"featureName": featureName, "truncateHistory": bool(truncateHistory)},
+        )
+
+    def _change_protocol(
+        self,
+        operation: str,
+        change: Callable[[Snapshot], Protocol],
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        def run(to: NewTarget) -> Work[None]:
+            protocol = change(to.base)
+            if protocol == to.base.protocol:
+                return Work(None)
+            said = {"newProtocol": encode_struct(protocol).decode()}
+            return Work(
+                None, [[commit_info(operation, parameters or said, {}), protocol]]
+            )
+
+        self._handle.perform(Operation(operation, InPlace(run)))
+
+    def clone(
+        self,
+        target: str,
+        isShallow: bool = False,
+        replace: bool = False,
+        properties: dict[str, str] | None = None,
+    ) -> "DeltaTable":
+        """Clone the table's latest version into another table of the catalog.
+
+        Args:
+            target: the clone's location, or its name.
+            isShallow: let the clone name the files of this table instead of copies.
+                This table's vacuum may delete such a file once this table doesn't need
+                it; the clone's vacuum never does.
+            replace: replace the target if there is one.
+            properties: table properties that replace those of this table.
+        """
+        need_clone(target, isShallow, replace, properties)
+        source = self._handle.snapshot()
+        return self._clone(source, target, isShallow, replace, properties)
+
+    def cloneAtVersion(
+        self,
+        version: int,
+        target: str,
+        isShallow: bool = False,
+        replace: bool = False,
+        properties: dict[str, str] | None = None,
+    ) -> "DeltaTable":
+        """Clone a version of the table, like `clone`."""
+        need(version, int, "version")
+        need_clone(target, isShallow, replace, properties)
+        source = self._handle.at(version)
+        return self._clone(source, target, isShallow, replace, properties)
+
+    def cloneAtTimestamp(
+        self,
+        timestamp: str,
+        target: str,
+        isShallow: bool = False,
+        replace: bool = False,
+        properties: dict[str, str] | None = None,
+    ) -> "DeltaTable":
+        """Clone the table as it was at a time in the session's zone, like `clone`."""
+        need(timestamp, str, "timestamp")
+        need_clone(target, isShallow, replace, properties)
+        source = self._handle.at(timestamp_ms=to_ms(moment_of(self._spark, timestamp)))
+        return self._clone(source, target, isShallow, replace, properties)
+
+    def _clone(
+        self,
+        source: Snapshot,
+        target: str,
+        shallow: bool,
+        replace: bool,
+        properties: Mapping[str, str] | None,
+    ) -> "DeltaTable":
+        uri, location = placed(self._handle.catalog_uri(), target)
+        options = self._handle.storage_options
+        plan = Clone(source, shallow, properties or {}, options)
+        catalog, name = open_catalog(uri), require_table(uri)
+        with delta_spark_errors():
+            if not any(table.name == name for table in catalog.tables()):
+                make_table(catalog, name, location, plan.operation(), options)
+            elif replace:
+                InCatalog(uri, options).perform(plan.operation())
+            else:
+                raise TableExistsError(
+                    f"{name}: a table of this name already exists; pass replace=True"
+                )
+        return DeltaTable.forUri(self._spark, format_uri(uri), options)
+
     def _target(self, snapshot: Snapshot) -> Target:
         options = self._handle.storage_options
         return Target(self._spark, snapshot, self._alias, options)
+
+
+CLASSES = (DeltaTable, DeltaMergeBuilder, DeltaTableBuilder, DeltaOptimizeBuilder)
+"""The classes that delta-spark's module `delta.tables` has, too."""

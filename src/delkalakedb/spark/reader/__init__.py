@@ -21,7 +21,7 @@ else:
             ),
             "table_version": (
                 "Condition Files Target column_of is_plain is_utc "
-                "kept moment_of pruning read read_snapshot text_of"
+                "kept moment_of others pruning read read_snapshot text_of"
             ),
         },
     )

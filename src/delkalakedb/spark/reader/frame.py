@@ -8,6 +8,7 @@ reach, are read by pyarrow on the executors.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from functools import cached_property, reduce
 from types import MappingProxyType
 
@@ -15,7 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import DeltaError
@@ -41,7 +51,7 @@ from delkalakedb.spark.reader.layout import (
     told_by_folders,
     uris_of,
 )
-from delkalakedb.spark.schemas import arrow_schema, physical_type, quoted, spark_schema
+from delkalakedb.spark.schemas import arrow_schema, physical_type, quoted, read_schema
 from delkalakedb.spark.session import can_reach, is_spark_3, spark_url
 from delkalakedb.storage import canonical_location
 
@@ -103,7 +113,7 @@ class _Frames:
         self._spark = spark
         self._snapshot = snapshot
         self._tagged = tagged
-        self._columns = spark_schema(snapshot.metadata, columns)
+        self._columns = read_schema(snapshot.metadata, columns)
         self._storage_options = storage_options
         self._root = spark_url(canonical_location(snapshot.table.location))
 
@@ -186,7 +196,7 @@ class _Frames:
         else:
             tag = sf.substr(file_uri(rows), sf.lit(len(self._root) + 2))
         columns = [
-            values[f.name].alias(f.name, metadata=f.metadata)
+            _known(values[f.name], f).alias(f.name, metadata=f.metadata)
             if f.name in values
             else self._stored(f)
             for f in self._columns
@@ -197,8 +207,7 @@ class _Frames:
         """Return the columns stored in data files, under their physical names."""
         values = set() if told else {p.field.name for p in self._partitions}
         stored = [f for f in self._columns if f.name not in values]
-        metadata = self._snapshot.metadata
-        schema = StructType([physical_type(metadata, f) for f in stored])
+        schema = StructType([self._physical(f) for f in stored])
         reader = self._spark.read.schema(schema).options(**_OPTIONS)
         # Without this option, Spark finds no rows in a list without partitions.
         reader = reader.option("recursiveFileLookup", str(not told).lower())
@@ -225,8 +234,32 @@ class _Frames:
         return rows.repartition(tasks).mapInArrow(reader.read_listed, self.schema)
 
     def _stored(self, column: StructField) -> Column:
-        stored = physical_type(self._snapshot.metadata, column)
+        stored = self._physical(column)
         found = sf.col(quoted(stored.name))
+        if column.name in self._snapshot.metadata.partition_columns:
+            found = _known(found, column)
         if stored.dataType != column.dataType:
             found = found.cast(column.dataType)
         return found.alias(column.name, metadata=column.metadata)
+
+    def _physical(self, column: StructField) -> StructField:
+        found = physical_type(self._snapshot.metadata, column)
+        return StructField(found.name, found.dataType, column.nullable, found.metadata)
+
+
+# values of NOT NULL partition columns that no row has, to tell Spark so
+_UNUSED: Mapping[type[DataType], bool | date | int | str] = {
+    BooleanType: False,
+    DateType: date(1970, 1, 1),
+    IntegerType: 0,
+    LongType: 0,
+    StringType: "",
+}
+
+
+def _known(value: Column, column: StructField) -> Column:
+    """Return the values of a partition column, not nullable if the column isn't."""
+    unused = _UNUSED.get(type(column.dataType))
+    if column.nullable or unused is None:
+        return value
+    return sf.coalesce(value, sf.lit(unused).cast(column.dataType))

@@ -1,6 +1,6 @@
 """A version of a table as Spark reads it, and as operations replace its files."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -192,12 +192,13 @@ class Target:
 
     def _is_over(self, fields: Sequence[StructField], condition: Condition) -> bool:
         """Return whether Spark can evaluate `condition` with `fields` alone."""
-        names = {field.name.lower() for field in fields}
-        if _names_others(names, condition):
+        names = [field.name for field in fields]
+        if others(names, condition):
             return False
         # asked first, because some versions of Spark log the error below
         found = None if isinstance(condition, str) else self.analysed(condition)
-        if found and not {name.lower() for name in found.names()} <= names:
+        lower = {name.lower() for name in names}
+        if found and not {name.lower() for name in found.names()} <= lower:
             return False
         empty = self.spark.createDataFrame([], StructType(list(fields)))
         try:
@@ -268,16 +269,18 @@ def is_plain(condition: str) -> bool:
     return not set('"\\') & set(condition)
 
 
-def _names_others(names: set[str], condition: Condition) -> bool:
-    """Return whether `condition` surely uses columns besides `names`."""
+def others(names: Iterable[str], condition: Condition) -> list[str]:
+    """Return the columns that `condition` surely uses besides `names`."""
     if not isinstance(condition, str) or not is_plain(condition):
-        return False
+        return []
     from delkalakedb.model.predicate.merge_condition import named_columns
 
+    known = {name.lower() for name in names}
     try:
-        return any(name.lower() not in names for name in named_columns(condition))
+        named = named_columns(condition)
     except PredicateError:
-        return False
+        return []
+    return sorted(name for name in named if name.lower() not in known)
 
 
 @contextmanager

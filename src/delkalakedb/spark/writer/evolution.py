@@ -27,6 +27,8 @@ from delkalakedb.model.rules.features import TYPES, schema_words
 from delkalakedb.model.rules.protocol import supported_features, supporting
 from delkalakedb.model.schema.schema import parse_path
 from delkalakedb.spark.schemas import find_field, is_mapped, quoted, table_schema
+from delkalakedb.write import Target as NewTarget
+from delkalakedb.write.engines.deltars import creation
 
 Path = tuple[str, ...]
 
@@ -282,3 +284,20 @@ def _widens(given: DataType, wanted: DataType) -> bool:
         whole = wanted.precision - wanted.scale >= given.precision - given.scale
         return whole and wanted.scale >= given.scale
     return isinstance(given, FloatType) and isinstance(wanted, DoubleType)
+
+
+def new_state(
+    to: NewTarget, schema: StructType, **options: Any
+) -> tuple[Protocol, Metadata]:
+    """Return the protocol and the metadata that delta-rs makes for a new table.
+
+    Args:
+        to: the target of the table.
+        schema: the table's schema.
+        options: the options of `creation`.
+    """
+    new = creation(plain_schema(schema).json(), **options).stage(to)
+    actions = [action for commit in new.commits for action in commit]
+    (protocol,) = (action for action in actions if isinstance(action, Protocol))
+    (metadata,) = (action for action in actions if isinstance(action, Metadata))
+    return protocol, metadata
