@@ -271,6 +271,7 @@ def test_code_for_delta_spark_runs_without_delta_spark(
 from delta import configure_spark_with_delta_pip
 from delta.exceptions import ConcurrentAppendException
 from delta.tables import DeltaTable
+from delta.tables import DeltaMergeBuilder, DeltaOptimizeBuilder, DeltaTableBuilder
 import delta.tables
 
 assert delta.tables.DeltaTable is DeltaTable

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from delkalakedb import spark as dks
-from delkalakedb.spark import exceptions
-from delkalakedb.spark.face import CLASSES
+from delkalakedb.spark import exceptions, face
 from tests.support.pages import DOCS
 
 PAGE = (DOCS / "spark-delta.md").read_text()
 CHECKOUT = "DELKALAKEDB_TEST_DELTA_CHECKOUT"
-OURS = {each.__name__: each for each in CLASSES}
+OURS = {name: getattr(face, name) for name in dir(face) if name.startswith("Delta")}
 
 
 def listed() -> dict[str, list[str]]:

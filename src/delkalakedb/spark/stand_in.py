@@ -8,13 +8,19 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from delkalakedb.spark import exceptions
-from delkalakedb.spark.face import CLASSES, DeltaTable
+from delkalakedb.spark import exceptions, face
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PACKAGES = "spark.jars.packages"
+_TABLES = (
+    "DeltaMergeBuilder",
+    "DeltaOptimizeBuilder",
+    "DeltaTable",
+    "DeltaTableBuilder",
+    "IdentityGenerator",
+)
 
 
 class _StandIn(ModuleType):
@@ -44,11 +50,12 @@ def install() -> None:
         for name, value in vars(exceptions).items()
         if inspect.isclass(value) and value.__module__ == exceptions.__name__
     }
-    tables = _module("delta.tables", {each.__name__: each for each in CLASSES})
+    classes = {name: getattr(face, name) for name in _TABLES if name in dir(face)}
+    tables = _module("delta.tables", classes)
     said = {
         "tables": tables,
         "exceptions": _module("delta.exceptions", errors),
-        "DeltaTable": DeltaTable,
+        "DeltaTable": face.DeltaTable,
         "configure_spark_with_delta_pip": _configured,
     }
     _module("delta", said)

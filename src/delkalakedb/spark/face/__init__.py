@@ -5,13 +5,19 @@ from typing import TYPE_CHECKING
 from delkalakedb.doors import door
 
 if TYPE_CHECKING:
+    from delkalakedb.spark.face.builders import (
+        DeltaMergeBuilder as DeltaMergeBuilder,
+        DeltaOptimizeBuilder as DeltaOptimizeBuilder,
+        DeltaTableBuilder as DeltaTableBuilder,
+    )
     from delkalakedb.spark.face.frame_writer import *
     from delkalakedb.spark.face.table import *
 else:
     __getattr__, __dir__ = door(
         __name__,
         {
+            "builders": "DeltaMergeBuilder DeltaOptimizeBuilder DeltaTableBuilder",
             "frame_writer": "foreach_batch write",
-            "table": "CLASSES DeltaTable",
+            "table": "DeltaTable",
         },
     )

@@ -680,7 +680,3 @@ class DeltaTable:
     def _target(self, snapshot: Snapshot) -> Target:
         options = self._handle.storage_options
         return Target(self._spark, snapshot, self._alias, options)
-
-
-CLASSES = (DeltaTable, DeltaMergeBuilder, DeltaTableBuilder, DeltaOptimizeBuilder)
-"""The classes that delta-spark's module `delta.tables` has, too."""
