@@ -73,7 +73,7 @@ def changed(spark: SparkSession) -> dict[str, int]:
     assert metrics is not None
     table.update("id = 1", {"p": "p + 8"})
     table.delete(sf.col("id") < 15)
-    table.optimize().executeCompaction()
+    table.optimize().executeZOrderBy("id")
     return metrics.asDict()
 
 
