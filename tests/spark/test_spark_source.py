@@ -272,6 +272,7 @@ def test_commit_repeated_with_its_txn_adds_nothing(place: str) -> None:
     assert on_disk(table) == live(table)
 
 
+@pytest.mark.since_pyspark("4.1")
 def test_batch_committed_again_after_a_crash_is_known_by_query_and_number(
     place: str,
 ) -> None:

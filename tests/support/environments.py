@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from tests.support.run import ROOT
@@ -20,17 +21,19 @@ __all__ = ["ensure_environment"]
 _HOME = ROOT / ".test-environments"
 
 
-def ensure_environment(name: str, *wanted: str) -> Path:
+def ensure_environment(name: str, *wanted: str, beside: bool = False) -> Path:
     """Return an environment's Python; whichever test process is first makes it.
 
     Args:
         name: of the environment, and of the file with its requirements up to a `-`.
         wanted: more of pip's arguments.
+        beside: whether it also has the packages of this Python that it lacks.
     """
     file = f"{name.partition('-')[0]}.txt"
     requirements = Path(__file__).parent / "requirements" / file
     _HOME.mkdir(exist_ok=True)
-    folder = _HOME / f"{name}-{_key(requirements.read_text(), *wanted)}"
+    more = sysconfig.get_path("purelib") if beside else ""
+    folder = _HOME / f"{name}-{_key(requirements.read_text(), *wanted, more)}"
     python, made = folder / "bin" / "python", folder / "made"
     with open(_HOME / f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -39,6 +42,11 @@ def ensure_environment(name: str, *wanted: str) -> Path:
                 shutil.rmtree(old)
             _run(sys.executable, "-m", "venv", "--clear", str(folder))
             _install(python, "--requirement", str(requirements), *wanted)
+            if more:
+                (site,) = folder.glob("lib/python*/site-packages")
+                (site / "beside.pth").write_text(
+                    f"import site; site.addsitedir({more!r})"
+                )
             made.touch()
     return python
 

@@ -65,8 +65,7 @@ def written(spark: SparkSession) -> list[int]:
 def changed(spark: SparkSession) -> dict[str, int]:
     """Change a table in every way; the numbers of a merge."""
     rows = spark.range(0, 20, 1, 2).selectExpr("id", "id % 2 AS p")
-    feed = {"delta.enableChangeDataFeed": "true"}
-    dks.write(rows, "stock", partition_by="p", configuration=feed)
+    dks.write(rows, "stock", partition_by="p")
     table = dks.DeltaTable.forName(spark, "stock").alias("t")
     source = rows.selectExpr("id + 18 AS id", "p").alias("s")
     merge = table.merge(source, "t.id = s.id").whenMatchedUpdate(set={"p": "7"})
@@ -74,7 +73,6 @@ def changed(spark: SparkSession) -> dict[str, int]:
     assert metrics is not None
     table.update("id = 1", {"p": "p + 8"})
     table.delete(sf.col("id") < 15)
-    table.optimize().executeCompaction()
     table.optimize().executeZOrderBy("id")
     return metrics.asDict()
 
