@@ -16,6 +16,7 @@ from functools import lru_cache
 from delkalakedb.model.schema.schema import parse_schema
 
 CATALOG_MANAGED = "catalogManaged"
+CLUSTERING = "clustering"
 COLUMN_MAPPING = "columnMapping"
 DELETION_VECTORS = "deletionVectors"
 DOMAIN_METADATA = "domainMetadata"
@@ -241,9 +242,9 @@ _ALL = (
         needs=(IN_COMMIT_TIMESTAMP,),
     ),
     Feature(
-        "clustering",
+        CLUSTERING,
         "a layout: files need statistics, which the staging engine writes",
-        uses=Use.RATIFY,
+        uses=Use.SPARK_SINK | Use.RATIFY,
         needs=(DOMAIN_METADATA,),
     ),
     *(

@@ -20,7 +20,7 @@ else:
             ),
             "evolution": (
                 "assigned_columns by_name evolved_metadata "
-                "evolved_protocol fitted new_state plain_schema"
+                "evolved_protocol fitted merges_schemas new_state plain_schema"
             ),
             "placement": "SETTING is_dynamic partitions_of",
             "sink": "BatchWriter StreamWriter",

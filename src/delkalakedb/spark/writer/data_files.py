@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -336,13 +336,22 @@ class Output:
     Args:
         target: the version of the table that the operation replaces.
         metadata: the metadata of the new version, if it differs from the target's.
+        features: features that the new version's protocol must support.
     """
 
-    def __init__(self, target: Target, metadata: Metadata | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        metadata: Metadata | None = None,
+        features: Collection[str] = (),
+    ) -> None:
         self._target = target
         self._metadata = metadata or target.metadata
         before = target.snapshot.protocol
-        self._protocol = evolved_protocol(before, metadata) if metadata else before
+        evolves = metadata is not None or features
+        self._protocol = (
+            evolved_protocol(before, self._metadata, features) if evolves else before
+        )
         self.adds: list[Add] = []
         self.cdc: list[Cdc] = []
         self.new_paths: list[str] = []

@@ -1,10 +1,10 @@
 """Fit rows to a table's schema, evolve the schema, and assign columns."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
-from pyspark.sql import Column, DataFrame, functions as sf
+from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -174,12 +174,23 @@ def evolved_metadata(metadata: Metadata, new: StructType) -> Metadata:
     return msgspec.structs.replace(metadata, schema_string=merged.json())
 
 
-def evolved_protocol(protocol: Protocol, metadata: Metadata) -> Protocol:
-    """Return the protocol with the features that the schema's types need."""
+def evolved_protocol(
+    protocol: Protocol, metadata: Metadata, features: Collection[str] = ()
+) -> Protocol:
+    """Return the protocol with `features`, and those that the schema's types need."""
     words = schema_words(metadata.schema_string) & TYPES.keys()
     supported = supported_features(protocol)
-    missing = {min(TYPES[word]) for word in words if not TYPES[word] & supported}
+    needed = {min(TYPES[word]) for word in words if not TYPES[word] & supported}
+    missing = {*needed, *features} - supported
     return supporting(protocol, missing) if missing else protocol
+
+
+_AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled"
+
+
+def merges_schemas(spark: SparkSession) -> bool:
+    """Return whether the session wants writes and merges to add new columns."""
+    return str(spark.conf.get(_AUTO_MERGE, "false")).lower() == "true"
 
 
 def plain_schema(schema: StructType) -> StructType:
