@@ -1,15 +1,18 @@
-"""Tables by their definition: clustering, and schemas that writes may extend."""
+"""Tables by their definition: clustering, identity columns, defaults, new columns."""
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import deltalake
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException, UnsupportedOperationException
+from pyspark.sql.types import LongType, StringType, StructField
 
 import delkalakedb as dk
 from delkalakedb import spark as dks
@@ -171,3 +174,146 @@ def test_session_that_merges_schemas_adds_columns_by_writes_and_merges(
 
     assert table.toDF().columns == ["id", "v", "word", "flag"]
     assert rows(uri) == [(1, 10, None, True), (2, None, "x", None)]
+
+
+def identity_table(spark: "SparkSession", uri: str) -> DeltaTable:
+    return (
+        DeltaTable.create(spark, uri)
+        .addColumn("id1", "BIGINT", generatedAlwaysAs=dks.IdentityGenerator())
+        .addColumn("id2", "BIGINT", generatedByDefaultAs=dks.IdentityGenerator(2, 2))
+        .addColumn("v", "BIGINT", nullable=False)
+        .addColumn("w", "BIGINT", generatedAlwaysAs="id1 * 100")
+        .execute()
+    )
+
+
+def test_identity_columns_get_values_by_writes_and_merges(
+    spark: "SparkSession", uri: str
+) -> None:
+    table = identity_table(spark, uri)
+    assert "identityColumns" in dk.connect(uri).table("t").writer_features
+    for value in range(2):
+        dks.write(spark.createDataFrame([(value,)], "v BIGINT"), uri)
+    dks.write(spark.createDataFrame([(8, 2)], "id2 BIGINT, v BIGINT"), uri)
+    assert rows(uri) == [(1, 2, 0, 100), (2, 4, 1, 200), (3, 8, 2, 300)]
+    history, other = table.history(1).first(), pa.table({"v": [1]})
+
+    for refused, message in (
+        (lambda: dks.write(spark.range(1).toDF("id1"), uri), "GENERATED ALWAYS"),
+        (lambda: table.update(set={"id2": "5"}), "UPDATE on IDENTITY column id2"),
+        (lambda: dk.write_deltalake(uri, other, mode="append"), "Spark can"),
+        (lambda: dk.DeltaTable(uri).delete("v = 1"), "Spark can"),
+    ):
+        with pytest.raises(DeltaError, match=message):
+            refused()
+    given = spark.range(1).selectExpr("id AS v")
+    with pytest.raises(AnalysisException, match="identityColumns; write with"):
+        given.write.format("deltasql").mode("append").save(uri)
+    assert table.history(1).first() == history
+
+    # of three partitions, one without rows
+    part = spark.sparkContext.parallelize([(10,), (11,), (12,)], 3)
+    given = spark.createDataFrame(part, "v BIGINT").filter("v <> 11")
+    table.update("v = 2", {"v": "v + 1"})
+    dks.write(given, uri, mode="overwrite")
+    assert rows(uri) == [(4, 6, 10, 400), (5, 8, 12, 500)]
+    source = spark.range(10, 15).selectExpr("id AS v").repartition(3, "v")
+    table = table.alias("t")
+    merge = table.merge(source.alias("s"), "t.v = s.v")
+    merge = merge.whenMatchedUpdate(set={"v": "-s.v"})
+    merge = merge.whenNotMatchedInsert("s.v = 11", {"id2": "0", "v": "s.v"})
+    merge.whenNotMatchedInsert(values={"v": "s.v"}).execute()
+    found = rows(uri)
+    assert {row[:3] for row in found} >= {(4, 6, -10), (5, 8, -12)}
+    assert sorted(row[0] for row in found) == [4, 5, 6, 7, 8]
+    seconds = {row[2]: row[1] for row in found if row[2] > 10}
+    assert seconds[11] == 0
+    assert {seconds[13], seconds[14]} < {10, 12, 14}
+    insert = table.merge(source.alias("s"), "t.v = s.v").whenNotMatchedInsertAll()
+    assert insert.execute().first().num_inserted_rows == 2
+    assert sorted(row[0] for row in rows(uri)) == [4, 5, 6, 7, 8, 9, 10]
+    refused = table.merge(
+        spark.sql("SELECT 1L AS id1, 1L AS v").alias("s"), "t.v = s.v"
+    )
+    with pytest.raises(DeltaError, match="GENERATED ALWAYS"):
+        refused.whenNotMatchedInsertAll().execute()
+
+    table.restoreToVersion(1)
+    dks.write(given.limit(1), uri)
+    assert sorted(row[0] for row in rows(uri)) == [1, 11]
+    assert dk.verify(uri, deep=True).ok
+    detail = DeltaTable.forUri(spark, uri).toDF()
+    assert [field.metadata for field in detail.schema] == [{}, {}, {}, {}]
+
+
+def test_concurrent_writers_never_get_one_identity_value_twice(
+    spark: "SparkSession", uri: str
+) -> None:
+    table = identity_table(spark, uri)
+    dks.write(spark.range(3).selectExpr("id AS v"), uri)
+
+    def work(number: int) -> None:
+        if number == 2:
+            table.delete("v = 0")
+        elif number == 3:
+            source = spark.range(300, 310).selectExpr("id AS v").alias("s")
+            merge = table.alias("t").merge(source, "t.v = s.v")
+            merge.whenNotMatchedInsertAll().execute()
+        else:
+            first = 100 * (number + 1)
+            dks.write(spark.range(first, first + 10).selectExpr("id AS v"), uri)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+    found = rows(uri)
+    assert [row[0] for row in sorted(found)] == list(range(2, 34))
+    assert len({row[1] for row in found}) == 32
+    assert dk.verify(uri, deep=True).ok
+
+
+def test_rows_without_a_value_get_the_default(spark: "SparkSession", uri: str) -> None:
+    fields = [
+        StructField("id", LongType()),
+        StructField("v", StringType(), False, {"CURRENT_DEFAULT": "concat('a', 'b')"}),
+        StructField("n", LongType(), True, {"CURRENT_DEFAULT": "7"}),
+    ]
+    table = DeltaTable.create(spark, uri).addColumns(fields).execute()
+    assert "allowColumnDefaults" in dk.connect(uri).table("t").writer_features
+    dks.write(spark.range(1), uri)
+    dks.write(spark.sql("SELECT 1L AS id, CAST(NULL AS BIGINT) AS n"), uri)
+    merge = table.alias("t").merge(spark.range(1, 4).alias("s"), "t.id = s.id")
+    merge = merge.whenMatchedUpdate(set={"n": "9"})
+    merge = merge.whenNotMatchedInsert("s.id = 2", {"id": "s.id", "n": "null"})
+    merge.whenNotMatchedInsertAll().execute()
+
+    assert rows(uri) == [(0, "ab", 7), (1, "ab", 9), (2, "ab", None), (3, "ab", 7)]
+    with pytest.raises(DeltaError, match="Spark can"):
+        dk.write_deltalake(uri, pa.table({"id": [1]}), mode="append")
+    fields = [StructField("n", LongType(), True, {"CURRENT_DEFAULT": "other + 1"})]
+    builder = DeltaTable.create(spark, f"{uri}2").addColumns(fields)
+    with pytest.raises(DeltaError, match="column n: 'other \\+ 1' can't be a default"):
+        builder.execute()
+    assert dk.verify(uri, deep=True).ok
+
+
+def test_arguments_of_generated_columns_are_checked_as_in_delta_spark(
+    spark: "SparkSession", uri: str
+) -> None:
+    add = DeltaTable.create(spark, uri).addColumn
+    identity, wrong = dks.IdentityGenerator(), cast("Any", 1)
+
+    for given in ("generatedAlwaysAs", "generatedByDefaultAs"):
+        with pytest.raises(TypeError, match="must be"):
+            add("a", "BIGINT", **{given: wrong})
+        with pytest.raises(UnsupportedOperationException, match="make it BIGINT"):
+            add("a", "INT", **{given: identity})
+        with pytest.raises(ValueError, match="non-zero"):
+            add("a", "BIGINT", **{given: dks.IdentityGenerator(step=0)})
+    with pytest.raises(ValueError, match="cannot both be set"):
+        add("a", "BIGINT", True, "", identity)
+    for arguments in ((wrong, "INT"), ("a", wrong), ("a", "INT", wrong)):
+        with pytest.raises(TypeError, match="must be"):
+            add(*arguments)
+    with pytest.raises(TypeError, match="comment must be str"):
+        add("a", "INT", comment=wrong)

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from delkalakedb.spark import exceptions
-from delkalakedb.spark.face import CLASSES, DeltaTable
+from delkalakedb.spark.face import CLASSES, DeltaTable, IdentityGenerator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,9 @@ def install() -> None:
         for name, value in vars(exceptions).items()
         if inspect.isclass(value) and value.__module__ == exceptions.__name__
     }
-    tables = _module("delta.tables", {each.__name__: each for each in CLASSES})
+    tables = _module(
+        "delta.tables", {each.__name__: each for each in (*CLASSES, IdentityGenerator)}
+    )
     said = {
         "tables": tables,
         "exceptions": _module("delta.exceptions", errors),

@@ -162,16 +162,14 @@ _ALL = (
     ),
     Feature(
         "identityColumns",
-        "no staging engine here generates values and moves the high-water mark",
+        "Spark's writes generate values, and move the high-water mark",
         legacy=6,
-        write=False,
         words=("delta.identity.start",),
     ),
     Feature(
         "allowColumnDefaults",
-        "no staging engine here fills in the defaults",
+        "Spark's writes fill in the defaults",
         removable=True,
-        write=False,
         words=("CURRENT_DEFAULT",),
     ),
     Feature(

@@ -6,12 +6,14 @@ from delkalakedb.doors import door
 
 if TYPE_CHECKING:
     from delkalakedb.spark.face.frame_writer import *
+    from delkalakedb.spark.face.generation import *
     from delkalakedb.spark.face.table import *
 else:
     __getattr__, __dir__ = door(
         __name__,
         {
             "frame_writer": "foreach_batch write",
+            "generation": "IdentityGenerator",
             "table": "CLASSES DeltaTable",
         },
     )

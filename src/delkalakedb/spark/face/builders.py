@@ -3,7 +3,8 @@
 # ruff: noqa: N802, N803 - delta-spark's names
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from types import NoneType
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, LongType, StructField, StructType
@@ -11,7 +12,6 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType
 from delkalakedb.catalog import open_catalog
 from delkalakedb.errors import (
     DeltaError,
-    ProtocolError,
     TableExistsError,
     TableNotFoundError,
 )
@@ -35,6 +35,7 @@ from delkalakedb.spark.face.arguments import (
     column_names,
 )
 from delkalakedb.spark.face.definition import Definition
+from delkalakedb.spark.face.generation import IdentityGenerator, generation
 from delkalakedb.spark.pyspark_api import parse_type
 from delkalakedb.spark.reader import Condition, Target, kept, pruning
 from delkalakedb.spark.session_catalog import (
@@ -42,7 +43,7 @@ from delkalakedb.spark.session_catalog import (
     new_uri_at,
     uri_of,
 )
-from delkalakedb.spark.writer import merges_schemas
+from delkalakedb.spark.writer import check_defaults, merges_schemas
 from delkalakedb.write import (
     Operation,
     Staging,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-_GENERATED = "delta.generationExpression"
 
 
 class DeltaTableBuilder(Generic[T]):
@@ -120,18 +120,32 @@ class DeltaTableBuilder(Generic[T]):
         colName: str,
         dataType: str | DataType,
         nullable: bool = True,
-        generatedAlwaysAs: str | None = None,
-        generatedByDefaultAs: Any = None,
+        generatedAlwaysAs: str | IdentityGenerator | None = None,
+        generatedByDefaultAs: IdentityGenerator | None = None,
         comment: str | None = None,
     ) -> Self:
-        """Add a column; `generatedAlwaysAs` is its generation expression."""
-        if generatedByDefaultAs is not None or not isinstance(
-            generatedAlwaysAs, str | None
-        ):
-            raise ProtocolError(f"{colName}: identity columns aren't supported")
+        """Add a column.
+
+        Args:
+            colName: the name.
+            dataType: the type.
+            nullable: whether the column may be null.
+            generatedAlwaysAs: the expression of a generated column, or the values of an
+                identity column.
+            generatedByDefaultAs: the values of an identity column for rows without a
+                value of their own.
+            comment: the description.
+        """
+        check_type(colName, str, "Column name must be str.")
+        check_type(
+            dataType, (str, DataType), "Column data type must be str or DataType."
+        )
+        check_type(nullable, bool, "Column nullable must be bool.")
+        check_type(comment, (str, NoneType), "Column comment must be str.")
         kind = parse_type(dataType) if isinstance(dataType, str) else dataType
-        said = {"comment": comment, _GENERATED: generatedAlwaysAs}
-        metadata = {key: value for key, value in said.items() if value is not None}
+        metadata = generation(colName, kind, generatedAlwaysAs, generatedByDefaultAs)
+        if comment is not None:
+            metadata["comment"] = comment
         self._fields.append(StructField(colName, kind, nullable, metadata))
         return self
 
@@ -170,6 +184,7 @@ class DeltaTableBuilder(Generic[T]):
     def _execute(self) -> T:
         uri = self._uri or self._found_by_location()
         name, catalog = require_table(uri), open_catalog(uri)
+        check_defaults(self._spark, StructType(self._fields))
         definition = Definition(
             name,
             StructType(self._fields),

@@ -1,7 +1,8 @@
 """Write a DataFrame to a table, and create the table if it doesn't exist."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from delkalakedb.model.rules.clusters import (
     clustering_domain,
 )
 from delkalakedb.model.rules.features import CLUSTERING
+from delkalakedb.model.schema.identity import check_not_inserted, identity_columns
 from delkalakedb.settings import require_table
 from delkalakedb.spark.dml import delete
 from delkalakedb.spark.exceptions import delta_spark_errors
@@ -51,6 +53,7 @@ from delkalakedb.spark.writer import (
     fitted,
     is_dynamic,
     merges_schemas,
+    numbered,
     output_metrics,
     partitions_of,
     plain_schema,
@@ -281,7 +284,8 @@ class Write:
         if self._overwrites:
             self._is_dynamic(metadata)
         options = self.storage_options
-        files = write_files(self._rows(metadata), location, metadata, options)
+        with self._rows(metadata) as (rows, metadata):
+            files = write_files(rows, location, metadata, options)
         adds = [file.add() for file in files]
         info = self._info(adds)
         actions: list[Action] = [info, protocol, metadata, *domains, *adds]
@@ -295,16 +299,23 @@ class Write:
         if self._overwrites:
             target.check_removable()
             removed = {"numRemovedFiles": snapshot.table.num_files}
-        with Output(target, metadata, {CLUSTERING} if domains else ()) as out:
-            out.write(self._rows(metadata))
+        features = {CLUSTERING} if domains else ()
+        with (
+            self._rows(metadata) as (rows, metadata),
+            Output(target, metadata, features) as out,
+        ):
+            out.write(rows)
             return self._finish(out, domains, removed)
 
     def _replace_partitions(self, snapshot: Snapshot) -> Work[None]:
         """Overwrite the partitions that get rows."""
         target, metadata = self._target(snapshot), self._metadata(snapshot)
         target.check_removable()
-        with Output(target, metadata) as out:
-            out.write(self._rows(metadata))
+        with (
+            self._rows(metadata) as (rows, metadata),
+            Output(target, metadata) as out,
+        ):
+            out.write(rows)
             partitions = partitions_of(metadata, out.adds)
             gone = partitions.files(snapshot)
             work = self._finish(out, (), {"numRemovedFiles": len(gone)}, gone.adds)
@@ -316,9 +327,12 @@ class Write:
         assert condition is not None
         target, metadata = self._target(snapshot), self._metadata(snapshot)
         rule = (sf.expr(condition), f"replace_where ({condition})")
-        rows = required(self._rows(metadata), [rule], metadata)
         files = pruning(condition, target)
-        with Output(target, metadata) as out:
+        with (
+            self._rows(metadata) as (rows, metadata),
+            Output(target, metadata) as out,
+        ):
+            rows = required(rows, [rule], metadata)
             gone = delete(self._target, condition, files, snapshot)
             out.new_paths += gone.new_paths
             actions = [a for c in gone.commits for a in c if type(a) is not CommitInfo]
@@ -398,10 +412,20 @@ class Write:
             names = clustering_columns(domains, metadata)
         return [clustering_domain(metadata, names)]
 
-    def _rows(self, metadata: Metadata) -> DataFrame:
+    @contextmanager
+    def _rows(self, metadata: Metadata) -> Iterator[tuple[DataFrame, Metadata]]:
+        """Yield the rows to write, and the metadata of a version with these rows."""
         schema = table_schema(metadata)
         given = [f.name for f in schema if find_field(self.df.schema, f.name)]
-        return finished(fitted(self.df, schema, self.name), metadata, given)
+        wanted = {}
+        for column in identity_columns(metadata):
+            if column.name in given:
+                check_not_inserted(column)
+            else:
+                wanted[column.name] = sf.lit(True)
+        rows = fitted(self.df, schema, self.name)
+        with numbered(rows, metadata, wanted) as (filled, metadata):
+            yield finished(filled, metadata, given), metadata
 
     @property
     def _txns(self) -> list[Txn]:

@@ -366,6 +366,10 @@ class Output:
             location = target.snapshot.table.location
             table_files(location, target.storage_options).discard(self.new_paths)
 
+    def commit_metadata(self, metadata: Metadata) -> None:
+        """Commit `metadata`, which requires nothing else of the files."""
+        self._metadata = metadata
+
     def write(self, rows: DataFrame) -> None:
         """Write `rows` as data files of the table."""
         self.adds += [file.add() for file in self._write(rows)]

@@ -67,9 +67,8 @@ _ASKED = {
 def visible_protocol(protocol: Protocol, metadata: Metadata) -> Protocol:
     """Return the protocol to show delta-rs; refuse features that it can't honour."""
     kept = _kept_from_it(protocol)
-    if refused := sorted(
-        (kept - features_for(Use.RATIFY)) & active_features(protocol, metadata)
-    ):
+    allowed = features_for(Use.DELTA_RS) | features_for(Use.RATIFY)
+    if refused := sorted(active_features(protocol, metadata) - allowed):
         raise ProtocolError(
             f"delta-rs can't write to a table with {', '.join(refused)}; Spark can"
         )
