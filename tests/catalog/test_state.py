@@ -79,16 +79,12 @@ def test_protocol_that_drops_a_feature_is_refused(catalog: Catalog) -> None:
         commit(catalog, protocol("deletionVectors"))
 
 
-@pytest.mark.parametrize(
-    "feature", ["identityColumns", "icebergCompatV2", "somethingNew"]
-)
+@pytest.mark.parametrize("feature", ["liquid", "icebergCompatV2", "somethingNew"])
 def test_feature_that_cannot_be_honoured_is_refused_by_name(
     catalog: Catalog, feature: str
 ) -> None:
     configuration = {"delta.enableIcebergCompatV2": "true"}
-    identity = '{"delta.identity.start": 1}'
-    columns = schema(x="long").replace('"metadata": {}', f'"metadata": {identity}')
-    meta = metadata(columns, configuration=configuration)
+    meta = metadata(schema(x="long"), configuration=configuration)
 
     with pytest.raises(ProtocolError, match=f"can't write a table with {feature}"):
         create(catalog, "t", meta=meta, features=(feature,))

@@ -27,17 +27,14 @@ from tests.support.imports import assert_same_history, log_files, with_table
 from tests.support.integrity import check_integrity
 from tests.support.logs import log_path, rows
 
-IDENTITY = {"delta.identity.start": 1, "delta.identity.step": 1}
 # Features that no reader has to know, with what turns them on: (what the column's
 # metadata has, what the table's properties have).
 WRITER_FEATURES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
-    "allowColumnDefaults": ({"CURRENT_DEFAULT": "7"}, {}),
     "checkpointProtection": ({}, {}),
     "collations-preview": ({"__COLLATIONS": {"id": "ICU.en_US_CI"}}, {}),
     "coordinatedCommits-preview": ({}, {}),
     "icebergCompatV1": ({}, {"delta.enableIcebergCompatV1": "true"}),
     "icebergCompatV2": ({}, {"delta.enableIcebergCompatV2": "true"}),
-    "identityColumns": (IDENTITY, {}),
     "liquid": ({}, {}),
     "neverHeardOf": ({}, {}),
 }
@@ -75,7 +72,7 @@ def protocol(*writer: str, reader: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def make_table(
     location: Path,
-    feature: str = "identityColumns",
+    feature: str = "icebergCompatV2",
     *,
     reader: bool = False,
 ) -> Store:
@@ -126,16 +123,35 @@ def test_feature_that_only_writers_must_know_leaves_a_table_read_only(
     check_integrity(catalog)
 
 
-@pytest.mark.parametrize("legacy", [True, False])
+def test_identity_columns_are_for_spark_to_write(uri: str, location: Path) -> None:
+    store = make_table(location, "none")
+    start, _, changed = entry(store, 2)
+    schema = json.loads(changed["metaData"]["schemaString"])
+    schema["fields"][0]["metadata"] |= {
+        "delta.identity.start": 1,
+        "delta.identity.step": 1,
+        "delta.identity.allowExplicitInsert": True,
+    }
+    changed["metaData"]["schemaString"] = json.dumps(schema)
+    by_version = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 6}}
+    put(store, 2, start, by_version, changed)
+    dk.import_table(str(location), uri)
+    before = everything(location)
+
+    for write in (
+        lambda: dk.write_deltalake(uri, rows(0), mode="append"),
+        lambda: dk.DeltaTable(uri).delete("id = 1"),
+    ):
+        with pytest.raises(ProtocolError, match="identityColumns; Spark can"):
+            write()
+
+    assert everything(location) == before
+
+
 def test_every_writer_is_refused_by_the_name_of_the_feature(
-    uri: str, catalog: dk.Catalog, location: Path, legacy: bool
+    uri: str, catalog: dk.Catalog, location: Path
 ) -> None:
-    store = make_table(location)
-    if legacy:
-        by_version = {"minReaderVersion": 1, "minWriterVersion": 6}
-        put(
-            store, 2, *entry(store, 2)[:1], {"protocol": by_version}, entry(store, 2)[2]
-        )
+    make_table(location)
     dk.import_table(str(location), uri)
     before = everything(location)
     table = dk.DeltaTable(uri)
@@ -192,7 +208,7 @@ def test_every_writer_is_refused_by_the_name_of_the_feature(
         "drop": lambda: drop_table(catalog, "t", with_data=True),
     }
     for name, write in writers.items():
-        with pytest.raises(ReadOnlyFeatureError, match=r"t: .* identityColumns \(no "):
+        with pytest.raises(ReadOnlyFeatureError, match=r"t: .* icebergCompatV2 \(no "):
             pytest.fail(f"{name} is not refused: {write()}")
 
     assert everything(location) == before
@@ -261,9 +277,9 @@ def test_read_only_table_takes_in_what_others_write_until_the_feature_is_dropped
     put(store, 3, added, odd)
 
     assert dk.sync(uri).version == 3
-    with pytest.raises(ReadOnlyError, match="identityColumns"):
+    with pytest.raises(ReadOnlyError, match="icebergCompatV2"):
         dk.write_deltalake(uri, rows(8), mode="append")
-    with pytest.raises(ReadOnlyFeatureError, match="identityColumns"):
+    with pytest.raises(ReadOnlyFeatureError, match="icebergCompatV2"):
         dk.cut_over(uri)
     put(store, 4, protocol("appendOnly"))
     assert dk.sync(uri).version == 4
@@ -311,7 +327,7 @@ def test_copied_read_only_table_is_read_only_in_the_other_catalog(
     (done,) = dk.copy_catalog(catalog.uri, other)
 
     assert done.state == "copied"
-    with pytest.raises(ReadOnlyFeatureError, match="identityColumns"):
+    with pytest.raises(ReadOnlyFeatureError, match="icebergCompatV2"):
         dk.write_deltalake(f"{other}?table=t", rows(8), mode="append")
 
 
@@ -343,7 +359,7 @@ def test_preview_and_outcome_of_an_import_say_that_a_table_will_be_read_only(
     for outcome in (preview(catalog, place), import_place(catalog, place)):
         assert outcome.state in ("would import", "imported")
         assert "read-only here" in (outcome.message or "")
-        assert "identityColumns" in (outcome.message or "")
+        assert "icebergCompatV2" in (outcome.message or "")
 
 
 # ---- odd lines

@@ -18,6 +18,7 @@ NOT_FEATURES = {
     ("mirror/verify/side_files.py", "domainMetadata"),
     ("model/actions.py", "domainMetadata"),
     ("model/new_actions.py", "inCommitTimestamp"),
+    ("model/rules/clusters.py", "liquid"),
 }
 
 

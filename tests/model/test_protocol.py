@@ -203,15 +203,6 @@ def test_an_unknown_writer_feature_stops_writers_only() -> None:
 @pytest.mark.parametrize(
     ("given", "used"),
     [
-        (protocol(1, 6), metadata(column("a", **{"delta.identity.start": 1}))),
-        (
-            protocol(1, 7, "identityColumns"),
-            metadata(column("a", **{"delta.identity.start": 1})),
-        ),
-        (
-            protocol(1, 7, "allowColumnDefaults"),
-            metadata(column("a", CURRENT_DEFAULT="1")),
-        ),
         (protocol(1, 7, "icebergCompatV1"), metadata(enableIcebergCompatV1="true")),
         (protocol(1, 7, "icebergCompatV2"), metadata(enableIcebergCompatV2="true")),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions as sf
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 import delkalakedb as dk
 from delkalakedb import spark as dks
@@ -28,7 +28,7 @@ TYPES = """
         id / 3 AS double, CAST(id / 3 AS FLOAT) AS float,
         CAST(id / 7 AS DECIMAL(38, 18)) AS large, CAST(id AS DECIMAL(5, 2)) AS small,
         id % 2 = 0 AS flag, concat('text ', id, ' é') AS text,
-        repeat('long', 20 * CAST(id AS INT)) AS long, CAST(id AS STRING) AS `odd name`,
+        repeat('long', 20 * CAST(id AS INT)) AS long, CAST(id AS STRING) AS `odd-näme`,
         to_binary(hex(id), 'hex') AS data,
         date_add(DATE '1900-01-01', CAST(id * 999 AS INT)) AS day,
         timestamp_micros(id * 123456789012345 - 1) AS ts,
@@ -125,6 +125,30 @@ def make_constrained(spark: SparkSession, uri: str) -> None:
         .execute()
     )
     dks.write(numbers(spark, 0, 10).drop("p"), uri)
+
+
+def make_clustered(spark: SparkSession, uri: str) -> None:
+    builder = dks.DeltaTable.create(spark, uri).addColumns(numbers(spark, 0, 1).schema)
+    table = builder.clusterBy("v", "id").execute()
+    for first in (0, 10):
+        dks.write(numbers(spark, first, first + 10), uri)
+        table.optimize().executeCompaction()
+
+
+def make_numbered(spark: SparkSession, uri: str) -> None:
+    default = StructField("w", StringType(), True, {"CURRENT_DEFAULT": "'none'"})
+    identity = dks.IdentityGenerator(10, -5)
+    (
+        dks.DeltaTable.create(spark, uri)
+        .addColumn("number", "BIGINT", generatedAlwaysAs=identity)
+        .addColumn("id", "BIGINT")
+        .addColumns([default])
+        .execute()
+    )
+    dks.write(spark.range(10).repartition(3), uri)
+    table = dks.DeltaTable.forUri(spark, uri).alias("t")
+    merge = table.merge(spark.range(5, 15).alias("s"), "t.id = s.id")
+    merge.whenMatchedUpdate(set={"w": "'met'"}).whenNotMatchedInsertAll().execute()
 
 
 def make_streamed(spark: SparkSession, uri: str) -> None:

@@ -12,7 +12,6 @@ import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import (
     DeltaError,
-    ProtocolError,
     ReadOnlyFeatureError,
     SchemaMismatchError,
     TableNotFoundError,
@@ -337,8 +336,6 @@ def test_tables_are_created_as_described(
     assert table.toDF().columns == ["n"]
     assert DeltaTable.isDeltaTable(spark, f"{catalog}?table=made")
     assert not DeltaTable.isDeltaTable(spark, f"{catalog}?table=none")
-    with pytest.raises(ProtocolError, match="clusterBy"):
-        DeltaTable.create(spark, uri).clusterBy("n")
     with pytest.raises(DeltaError, match="no catalog"):
         DeltaTable.create(spark).tableName("made")
     with pytest.raises(TableNotFoundError):

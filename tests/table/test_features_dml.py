@@ -112,6 +112,12 @@ _BY_DELTA_RS = OPERATIONS.keys() - {"restore", "vacuum", "repair"}
 _ON_DATA = ("overwrite", "replace", "delete", "update", "update_odd", "merge")
 _ROW_IDS = "delta.rowTracking.materializedRow"
 
+_IDENTITY = {
+    "identity.start": 1,
+    "identity.step": 1,
+    "identity.allowExplicitInsert": True,
+}
+
 FEATURES = {
     "none": Feature(),
     "appendOnly": Feature(
@@ -159,12 +165,14 @@ FEATURES = {
         {"delta.enableTypeWidening": "true"},
         refused=dict.fromkeys(_BY_DELTA_RS, "typeWidening; Spark can"),
     ),
+    "identityColumns": Feature(
+        ["identityColumns"],
+        columns={"id": _IDENTITY},
+        refused=dict.fromkeys(_BY_DELTA_RS, "identityColumns; Spark can"),
+    ),
     "catalogManaged": Feature(fenced=True),
 }
 UNWRITABLE = {
-    "identityColumns": Feature(
-        ["identityColumns"], columns={"id": {"identity.start": 1}}
-    ),
     "variantShredding": Feature(
         ["variantShredding"], {"delta.enableVariantShredding": "true"}
     ),

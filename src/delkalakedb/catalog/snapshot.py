@@ -178,6 +178,16 @@ class Snapshot:
         """Return the live metadata domains."""
         return self._log.domains_at(self._head)
 
+    def clustering_columns(self) -> list[str]:
+        """Return the names of the columns that the table is clustered by."""
+        from delkalakedb.model.rules.clusters import clustering_columns
+        from delkalakedb.model.rules.features import CLUSTERING
+        from delkalakedb.model.rules.protocol import supported_features
+
+        if CLUSTERING not in supported_features(self.protocol):
+            return []
+        return clustering_columns(self.domains(), self.metadata)
+
     def _files(self, where: Filter | None, schema: pa.Schema) -> pa.RecordBatchReader:
         # Now rather than when the first file is read.
         self._backend.check_open()

@@ -8,6 +8,7 @@ from delkalakedb.spark.session import check_pyspark, choose_python
 if TYPE_CHECKING:
     from delkalakedb.spark.face import (
         DeltaTable as DeltaTable,
+        IdentityGenerator as IdentityGenerator,
         foreach_batch as foreach_batch,
         write as write,
     )
@@ -20,7 +21,7 @@ else:
     _find, __dir__ = door(
         __name__,
         {
-            "face": "DeltaTable foreach_batch write",
+            "face": "DeltaTable IdentityGenerator foreach_batch write",
             "reader": "read",
             "scale": "checkpoint import_table verify",
             "session_catalog": "use",
@@ -40,6 +41,7 @@ choose_python()
 
 __all__ = [
     "DeltaTable",
+    "IdentityGenerator",
     "checkpoint",
     "foreach_batch",
     "import_table",

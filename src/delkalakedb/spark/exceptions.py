@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.errors.exceptions.base import PySparkException
 
 from delkalakedb.errors import (
@@ -89,3 +89,8 @@ def _both(error: DeltaError, kind: type[PySparkException], text: str) -> Excepti
 
     Both.__name__ = Both.__qualname__ = kind.__name__
     return Both()
+
+
+def unsupported_operation(text: str) -> Exception:
+    """Return a `DeltaError` that is Spark's `UnsupportedOperationException`, too."""
+    return _both(DeltaError(text), UnsupportedOperationException, text)

@@ -31,6 +31,7 @@ from delkalakedb.model.log import Staged
 from delkalakedb.model.paths import LOG
 from delkalakedb.model.records import Table
 from delkalakedb.model.rules.conflicts import Rule
+from delkalakedb.model.schema.identity import same_but_marks
 from delkalakedb.storage import canonical_location, open_store
 from delkalakedb.telemetry import PublishWarning
 from delkalakedb.write.engines.deltars import NewSchema, creation
@@ -139,8 +140,9 @@ def perform(
             raise lost(operation.name, read, outcome)
         left -= 1
         time.sleep(next(waits))
+        same_metadata = read.metadata == latest.metadata
         read = latest
-        if operation.files is None:
+        if operation.files is None and same_metadata:
             # What looked at nothing is as good on the newest version, and its source
             # may be used up.
             staging = staging.on(latest)
@@ -151,8 +153,14 @@ def perform(
 
 
 def _may_stage_again(lost: Conflicted, read: Snapshot, latest: Snapshot) -> bool:
-    unchanged = (read.protocol, read.metadata) == (latest.protocol, latest.metadata)
-    return lost.rule in _STAGED_AGAIN and unchanged
+    # Another commit that gave values in identity columns has only taken these values.
+    unchanged = read.protocol == latest.protocol and same_but_marks(
+        read.metadata, latest.metadata
+    )
+    took_values = (
+        lost.rule == Rule.METADATA_CHANGED and read.metadata != latest.metadata
+    )
+    return unchanged and (lost.rule in _STAGED_AGAIN or took_values)
 
 
 def lost(operation: str, snapshot: Snapshot, to: Conflicted) -> CommitFailedError:

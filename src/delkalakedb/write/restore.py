@@ -12,6 +12,7 @@ from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Action, Add, Metadata, Protocol, Remove, known
 from delkalakedb.model.paths import files_inside
 from delkalakedb.model.rules.protocol import fenced, is_fenced, supported_features
+from delkalakedb.model.schema.identity import with_newest_marks
 from delkalakedb.storage import Store
 
 # Files looked for at a time.
@@ -103,6 +104,7 @@ def check_present(name: str, adds: Iterable[Add], store: Store) -> None:
 def _state(now: Head, then: Head, *, downgrade: bool) -> Iterable[Protocol | Metadata]:
     protocol = then.protocol if downgrade else _widest(now.protocol, then.protocol)
     metadata = _with_last_column_id(then.metadata, now.metadata)
+    metadata = with_newest_marks(metadata, now.metadata)
     if is_fenced(now.protocol):
         protocol, metadata = fenced(protocol, metadata)
     return [

@@ -25,6 +25,7 @@ from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.model.rules.features import FEATURES, Use, features_for
 from delkalakedb.model.rules.protocol import supported_features
+from delkalakedb.model.schema.identity import MARK
 from delkalakedb.model.schema.properties import parse_properties
 
 _MAPPING_MODE = "delta.columnMapping.mode"
@@ -53,6 +54,8 @@ _MAPPING_FIELDS = frozenset(
         "parquet.field.nested.ids",
     }
 )
+# the value given last, by which no staged file depends on another commit's values
+_MARKS = frozenset({MARK})
 _COMPARED_BY_PART = frozenset({"configuration", "schema_string"})
 
 _Configuration = Mapping[str, str | None]
@@ -107,12 +110,14 @@ def _may_change(
 def _same_schema(ours: Metadata, theirs: Metadata) -> bool:
     """Return whether data fits both schemas.
 
-    Turning on column mapping by name only adds annotations to a schema.
+    Turning on column mapping by name only adds annotations to a schema, and new values
+    in an identity column only move its high-water mark. A commit that gives such values
+    changes the metadata itself.
     """
     if ours.schema_string == theirs.schema_string:
         return True
     modes = [_mapping_mode(_configuration(m)) for m in (ours, theirs)]
-    ignored = _MAPPING_FIELDS if modes == ["none", "name"] else frozenset[str]()
+    ignored = _MARKS | (_MAPPING_FIELDS if modes == ["none", "name"] else frozenset())
     plain = [
         _without(msgspec.json.decode(metadata.schema_string), ignored)
         for metadata in (ours, theirs)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from delkalakedb.model.schema.schema import parse_schema
 
 CATALOG_MANAGED = "catalogManaged"
+CLUSTERING = "clustering"
 COLUMN_MAPPING = "columnMapping"
 DELETION_VECTORS = "deletionVectors"
 DOMAIN_METADATA = "domainMetadata"
@@ -161,16 +162,14 @@ _ALL = (
     ),
     Feature(
         "identityColumns",
-        "no staging engine here generates values and moves the high-water mark",
+        "Spark's writes generate values, and move the high-water mark",
         legacy=6,
-        write=False,
         words=("delta.identity.start",),
     ),
     Feature(
         "allowColumnDefaults",
-        "no staging engine here fills in the defaults",
+        "Spark's writes fill in the defaults",
         removable=True,
-        write=False,
         words=("CURRENT_DEFAULT",),
     ),
     Feature(
@@ -241,9 +240,9 @@ _ALL = (
         needs=(IN_COMMIT_TIMESTAMP,),
     ),
     Feature(
-        "clustering",
+        CLUSTERING,
         "a layout: files need statistics, which the staging engine writes",
-        uses=Use.RATIFY,
+        uses=Use.SPARK_SINK | Use.RATIFY,
         needs=(DOMAIN_METADATA,),
     ),
     *(

@@ -318,6 +318,14 @@ def without_feature(
     return normalized(left)
 
 
+def not_less(protocol: Protocol, before: Protocol) -> Protocol:
+    """Return `protocol` with every feature of the protocol `before` it."""
+    if supported_features(before) <= supported_features(protocol):
+        return protocol
+    more = supported_features(protocol) - supported_features(before)
+    return supporting(before, more) if more else before
+
+
 def check_actions(
     actions: Iterable[Action],
     protocol: Protocol | None,

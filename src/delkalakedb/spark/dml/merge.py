@@ -1,8 +1,8 @@
 """Merge: update, delete and insert rows of a table by the rows of a source."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,12 @@ from pyspark.sql.types import StructType
 from delkalakedb.errors import DeltaError, PredicateError, SchemaMismatchError
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.predicate.predicate import Anything, Predicate
+from delkalakedb.model.schema.identity import (
+    IdentityColumn,
+    check_not_inserted,
+    check_not_updated,
+    identity_columns,
+)
 from delkalakedb.spark.dml.clauses import (
     CLAUSE,
     DROP,
@@ -35,7 +41,12 @@ from delkalakedb.spark.reader import (
     kept,
     text_of,
 )
-from delkalakedb.spark.schemas import find_field, quoted, spark_schema
+from delkalakedb.spark.schemas import (
+    find_field,
+    quoted,
+    spark_schema,
+    table_schema,
+)
 from delkalakedb.spark.writer import (
     CHANGE_TYPE,
     Output,
@@ -43,9 +54,11 @@ from delkalakedb.spark.writer import (
     assigned_columns,
     by_name,
     commit_info,
+    default_columns,
     evolved_metadata,
     finished,
     generated_columns,
+    numbered,
 )
 from delkalakedb.write.engines import Work
 
@@ -110,6 +123,39 @@ class MergedRow:
             rows = rows.withColumn(name, stated.otherwise(self._generated[name]))
         return finished(rows, self._metadata, given).select(*self.names)
 
+    @contextmanager
+    def numbered(self, rows: DataFrame) -> Iterator[tuple[DataFrame, Metadata | None]]:
+        """Yield merged rows with identity values, and the metadata that they need.
+
+        Without a new value, the metadata is None.
+        """
+        wanted = {}
+        for column in self._identities:
+            lacking = [
+                c for c in self._inserting if column.name not in self._assigned(c)
+            ]
+            if lacking:
+                wanted[column.name] = self._applies(*lacking)
+        if not wanted:
+            yield rows, None
+            return
+        new = self._applies(*self._inserting)
+        old = rows.filter(~new)
+        with numbered(rows.filter(new), self._metadata, wanted) as (filled, metadata):
+            yield old.unionByName(filled), metadata
+
+    @cached_property
+    def _identities(self) -> list[IdentityColumn]:
+        return identity_columns(self._metadata)
+
+    @cached_property
+    def _defaults(self) -> dict[str, Column]:
+        return default_columns(table_schema(self._metadata))
+
+    @property
+    def _inserting(self) -> list[Clause]:
+        return [c for c in self._plan.clauses.all if c.when is When.NOT_MATCHED]
+
     @cached_property
     def _generated(self) -> dict[str, Column]:
         return generated_columns(self._metadata)
@@ -132,7 +178,7 @@ class MergedRow:
     def _values(
         self, clauses: Sequence[Clause], otherwise: Callable[[str], Column]
     ) -> list[Column]:
-        given = [(c, self._assigned(c)) for c in clauses if c.action != "delete"]
+        given = [(c, self._completed(c)) for c in clauses if c.action != "delete"]
         values = []
         for name in self.schema.names:
             value = otherwise(name)
@@ -143,11 +189,25 @@ class MergedRow:
             values.append(value.alias(name))
         return values
 
+    def _completed(self, clause: Clause) -> dict[str, Column]:
+        """Return the columns that a clause sets, by itself or by their defaults."""
+        assigned = self._assigned(clause)
+        return self._defaults | assigned if clause.action == "insert" else assigned
+
     def _applies(self, *clauses: Clause) -> Column:
         numbers = [self._plan.clauses.all.index(clause) for clause in clauses]
         return sf.col(CLAUSE).isin(numbers)
 
     def _assigned(self, clause: Clause) -> dict[str, Column]:
+        found = self._stated(clause)
+        if clause.action == "update":
+            check_not_updated(self._metadata, found)
+        for column in self._identities:
+            if clause.action == "insert" and column.name in found:
+                check_not_inserted(column)
+        return found
+
+    def _stated(self, clause: Clause) -> dict[str, Column]:
         if clause.assigned is None:
             return self._all_assigned(clause)
         given = {key: column_of(value) for key, value in clause.assigned.items()}
@@ -162,7 +222,10 @@ class MergedRow:
         source = self._plan.source
         found = {f.name: find_field(source.schema, f.name) for f in self.schema.fields}
         missing = [name for name, field in found.items() if field is None]
-        missing = [name for name in missing if name not in self._generated]
+        filled = {*self._generated, *(column.name for column in self._identities)}
+        if clause.action == "insert":
+            filled |= self._defaults.keys()
+        missing = [name for name in missing if name not in filled]
         if missing and not self._plan.evolves:
             raise SchemaMismatchError(
                 f"{self._target.snapshot.table.name}: the source of the merge has no "
@@ -259,7 +322,7 @@ class Merge:
             if found.files:
                 self._rewrite(found, out)
             elif self._clauses.inserts:
-                out.write(self._inserted(candidates))
+                self._insert(candidates, out)
             metrics = self._metrics(found, out, num_source_rows) | timer.metrics()
             if not (found.files or out.adds or self._row.changed_metadata):
                 return Work(metrics)
@@ -325,21 +388,32 @@ class Merge:
         joined = self._source.join(rows, self._matches, how)
         joined = joined.withColumn(CLAUSE, self._clauses.choice)
         merged = self._row.merged(joined, [_ROW] if wanted else [])
-        with kept(merged) if wanted else nullcontext():
+        with ExitStack() as stack:
+            merged = self._numbered(merged, out, stack)
+            if wanted:
+                stack.enter_context(kept(merged))
             gone = [*self._clauses.numbers("delete"), DROP]
             out.write(self._row.finished(merged.filter(~sf.col(CLAUSE).isin(gone))))
             if wanted:
                 out.write_changes(self._changes(merged))
 
-    def _inserted(self, candidates: Files) -> DataFrame:
-        """Return the rows to insert if the merge changes no existing row."""
+    def _numbered(self, rows: DataFrame, out: Output, stack: ExitStack) -> DataFrame:
+        """Return `rows` with values in identity columns, which `stack` keeps."""
+        filled, metadata = stack.enter_context(self._row.numbered(rows))
+        if metadata is not None:
+            out.commit_metadata(metadata)
+        return filled
+
+    def _insert(self, candidates: Files, out: Output) -> None:
+        """Write the rows to insert if the merge changes no existing row."""
         source = self._source
         if self._clauses.insert_only and candidates:
             rows = self._target.frame(candidates)
             source = source.join(rows, self._matches, "left_anti")
         chosen = source.withColumn(CLAUSE, self._clauses.chosen(When.NOT_MATCHED, DROP))
         rows = self._row.inserted(chosen.filter(sf.col(CLAUSE) != DROP))
-        return self._row.finished(rows)
+        with ExitStack() as stack:
+            out.write(self._row.finished(self._numbered(rows, out, stack)))
 
     def _changes(self, merged: DataFrame) -> DataFrame:
         """Return the changed rows for the change data feed."""

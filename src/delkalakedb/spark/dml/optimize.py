@@ -1,12 +1,13 @@
-"""Rewrite a table's files as fewer larger ones, or in the order of a Z curve."""
+"""Rewrite files as fewer larger ones, in the order of a Z curve, or clustered."""
 
 import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, functions as sf
 from pyspark.sql.types import ArrayType, MapType, StructType
@@ -15,6 +16,7 @@ from delkalakedb.clock import now_ms
 from delkalakedb.errors import DeltaError, SchemaMismatchError
 from delkalakedb.model.actions import Add, Metadata, known
 from delkalakedb.model.predicate.predicate import Predicate
+from delkalakedb.model.rules.clusters import clustered, to_cluster
 from delkalakedb.model.stats.stats import measured_columns
 from delkalakedb.spark.dml.rewrite import Targeted
 from delkalakedb.spark.pyspark_api import repartition_by_id
@@ -48,22 +50,21 @@ def check_z_order(metadata: Metadata, names: Sequence[str]) -> None:
 
 
 def z_order(
-    rows: DataFrame, names: Sequence[str], partitions: Sequence[str], num_rows: int
+    rows: DataFrame, columns: Sequence[Column], partitions: Sequence[str], num_rows: int
 ) -> list[Column]:
     """Return the sort keys that put the rows of each partition on a Z curve.
 
     Args:
         rows: the rows, which are sampled.
-        names: the columns of the curve.
+        columns: the columns of the curve.
         partitions: the partition columns.
         num_rows: the number of rows.
     """
-    columns = [sf.col(quoted(name)) for name in names]
-    curve = columns[0] if len(names) == 1 else _curve(rows, columns, num_rows)
+    curve = columns[0] if len(columns) == 1 else _curve(rows, columns, num_rows)
     return [*(sf.col(quoted(name)) for name in partitions), curve]
 
 
-def _curve(rows: DataFrame, columns: list[Column], num_rows: int) -> Column:
+def _curve(rows: DataFrame, columns: Sequence[Column], num_rows: int) -> Column:
     """Return the interleaved bits of the columns' ranks."""
     fraction = min(1.0, _SAMPLED_ROWS / max(num_rows, 1))
     sample = rows.select(*columns).sample(fraction, seed=0).collect()
@@ -108,6 +109,10 @@ def _rank(column: Column, cuts: list[Any], count: int) -> Column:
 
 _MAX_BYTES = "spark.databricks.delta.optimize.maxFileSize"
 _MIN_BYTES = "spark.databricks.delta.optimize.minFileSize"
+# the size from which the files of one run of clustering aren't clustered again
+_SETTLED_BYTES = (
+    "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold"
+)
 _DEFAULT_BYTES = 1024**3
 _BIN = "__dk_bin"
 Bins = list[list[Add]]
@@ -144,6 +149,12 @@ class _Optimization:
 
     def run(self, where: Predicate) -> Work[dict[str, Any]]:
         """Write the new files, and return the commit."""
+        if self.z_order_by and self._clusters:
+            raise DeltaError(
+                f"{self.target.snapshot.table.name}: the table is clustered by "
+                f"{', '.join(self._clusters)}, so executeZOrderBy can't order it; use "
+                "executeCompaction, which clusters the files"
+            )
         considered = self._considered(where)
         bins = self._bins(considered)
         chosen = considered.only([add.path for adds in bins for add in adds])
@@ -151,9 +162,23 @@ class _Optimization:
             return Work(self._result(considered, chosen, [], bins))
         with Output(self.target) as out:
             out.write(self._arranged(chosen, bins))
+            if self._clusters:
+                out.adds = clustered(out.adds, self._clusters, str(uuid4()))
             info = commit_info("OPTIMIZE", self._parameters(), _metrics(chosen, out))
             result = self._result(considered, chosen, out.adds, bins)
             return out.work(result, info, chosen.adds, rearranged=True)
+
+    @cached_property
+    def _clusters(self) -> list[str]:
+        """The columns that the table is clustered by."""
+        return self.target.snapshot.clustering_columns()
+
+    @property
+    def _curve(self) -> list[Column]:
+        """The columns of the curve that orders the rows."""
+        if self._clusters:
+            return [sf.col(path) for path in self._clusters]
+        return [sf.col(quoted(name)) for name in self.z_order_by]
 
     def _considered(self, where: Predicate) -> Files:
         files = self.target.files(where)
@@ -175,22 +200,28 @@ class _Optimization:
         return decided
 
     def _bins(self, files: Files) -> Bins:
-        """Group the files to rewrite: for a Z order all, else small ones.
+        """Group the files to rewrite.
 
-        A compaction also rewrites files with deletion vectors.
+        A Z order rewrites all files, clustering those that aren't clustered yet, and a
+        compaction small files and those with deletion vectors.
         """
-        least, most = self._bytes(_MIN_BYTES), self._bytes(_MAX_BYTES)
-        every = bool(self.z_order_by)
-        adds = [a for a in files.adds if every or a.size < least or a.deletion_vector]
+        most = self._bytes(_MAX_BYTES)
+        every = bool(self._curve)
+        if self._clusters:
+            settled = self._bytes(_SETTLED_BYTES, 100 * _DEFAULT_BYTES)
+            adds = to_cluster(files.adds, self._clusters, settled)
+        else:
+            least = self._bytes(_MIN_BYTES)
+            adds = [a for a in files.adds if every or _is_slight(a, least)]
         bins = [b for part in _by_partition(adds) for b in _packed(part, most)]
         return [b for b in bins if every or len(b) > 1 or b[0].deletion_vector]
 
     def _arranged(self, chosen: Files, bins: Bins) -> DataFrame:
         partitions = self.target.metadata.partition_columns
-        if self.z_order_by:
+        if self._curve:
             rows = self.target.frame(chosen)
             num_rows = sum(n or 0 for n in chosen.rows.values())
-            order = z_order(rows, self.z_order_by, partitions, num_rows)
+            order = z_order(rows, self._curve, partitions, num_rows)
             if len(bins) > len(_partitions(bins)):
                 placed = rows.repartitionByRange(len(bins), *order)
                 return placed.sortWithinPartitions(*order)
@@ -208,15 +239,15 @@ class _Optimization:
         placed = repartition_by_id(binned, len(bins), sf.col(_BIN))
         return placed.select(*self.target.names)
 
-    def _bytes(self, setting: str) -> int:
-        return int(str(self.target.spark.conf.get(setting, str(_DEFAULT_BYTES))))
+    def _bytes(self, setting: str, default: int = _DEFAULT_BYTES) -> int:
+        return int(str(self.target.spark.conf.get(setting, str(default))))
 
     def _parameters(self) -> dict[str, Any]:
         given = [] if self.where is None else [self._parsed(self.where)]
         return {
             "predicate": json.dumps(given, ensure_ascii=False),
             "zOrderBy": json.dumps(list(self.z_order_by), ensure_ascii=False),
-            "clusterBy": "[]",
+            "clusterBy": json.dumps(self._clusters, ensure_ascii=False),
             "auto": False,
         }
 
@@ -276,6 +307,10 @@ class _Optimization:
             "numTableColumns": num_columns,
             "numTableColumnsWithStats": min(num_columns, len(measured)),
         }
+
+
+def _is_slight(add: Add, least_bytes: int) -> bool:
+    return add.size < least_bytes or bool(add.deletion_vector)
 
 
 def _by_partition(adds: Sequence[Add]) -> Iterator[list[Add]]:

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, functions as sf
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.model.predicate.predicate import Predicate
+from delkalakedb.model.schema.identity import check_not_updated
 from delkalakedb.spark.reader import (
     FILE_COLUMN,
     Condition,
@@ -163,6 +164,7 @@ def _updated(
     schema = spark_schema(target.metadata)
     given = {key: column_of(value) for key, value in assigned.items()}
     new = assigned_columns(schema, given, target.column, target.type_of(), target.alias)
+    check_not_updated(target.metadata, new)
     rows = target.frame(files).withColumn(_UPDATED, matches)
     values = [
         sf.when(sf.col(_UPDATED), new[name]).otherwise(target.column(name)).alias(name)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         DeltaTableBuilder as DeltaTableBuilder,
     )
     from delkalakedb.spark.face.frame_writer import *
+    from delkalakedb.spark.face.generation import *
     from delkalakedb.spark.face.table import *
 else:
     __getattr__, __dir__ = door(
@@ -18,6 +19,7 @@ else:
         {
             "builders": "DeltaMergeBuilder DeltaOptimizeBuilder DeltaTableBuilder",
             "frame_writer": "foreach_batch write",
+            "generation": "IdentityGenerator",
             "table": "DeltaTable",
         },
     )

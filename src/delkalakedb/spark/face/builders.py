@@ -3,15 +3,15 @@
 # ruff: noqa: N802, N803 - delta-spark's names
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from types import NoneType
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
-from delkalakedb.deltalake import DeltaTable as Face
+from delkalakedb.catalog import open_catalog
 from delkalakedb.errors import (
     DeltaError,
-    ProtocolError,
     TableExistsError,
     TableNotFoundError,
 )
@@ -34,25 +34,30 @@ from delkalakedb.spark.face.arguments import (
     check_type,
     column_names,
 )
+from delkalakedb.spark.face.definition import Definition
+from delkalakedb.spark.face.generation import IdentityGenerator, generation
 from delkalakedb.spark.pyspark_api import parse_type
 from delkalakedb.spark.reader import Condition, Target, kept, pruning
-from delkalakedb.spark.schemas import check_new_schema
 from delkalakedb.spark.session_catalog import (
     catalog_of,
     new_uri_at,
-    tables_of,
     uri_of,
 )
-from delkalakedb.write import Operation, Target as NewTarget
+from delkalakedb.spark.writer import check_defaults, merges_schemas
+from delkalakedb.write import (
+    Operation,
+    Staging,
+    Target as NewTarget,
+    make_table,
+    perform,
+)
 from delkalakedb.write.engines import InPlace, Work
-from delkalakedb.write.engines.deltars import parse_new_schema
 
 if TYPE_CHECKING:
     from delkalakedb.spark.face.table import Handle
 
 
 T = TypeVar("T")
-_GENERATED = "delta.generationExpression"
 
 
 class DeltaTableBuilder(Generic[T]):
@@ -83,6 +88,7 @@ class DeltaTableBuilder(Generic[T]):
         self._comment: str | None = None
         self._fields: list[StructField] = []
         self._partitions: list[str] = []
+        self._clusters: list[str] | None = None
         self._properties: dict[str, str | None] = {}
 
     def tableName(self, identifier: str) -> Self:
@@ -114,18 +120,32 @@ class DeltaTableBuilder(Generic[T]):
         colName: str,
         dataType: str | DataType,
         nullable: bool = True,
-        generatedAlwaysAs: str | None = None,
-        generatedByDefaultAs: Any = None,
+        generatedAlwaysAs: str | IdentityGenerator | None = None,
+        generatedByDefaultAs: IdentityGenerator | None = None,
         comment: str | None = None,
     ) -> Self:
-        """Add a column; `generatedAlwaysAs` is its generation expression."""
-        if generatedByDefaultAs is not None or not isinstance(
-            generatedAlwaysAs, str | None
-        ):
-            raise ProtocolError(f"{colName}: identity columns aren't supported")
+        """Add a column.
+
+        Args:
+            colName: the name.
+            dataType: the type.
+            nullable: whether the column may be null.
+            generatedAlwaysAs: the expression of a generated column, or the values of an
+                identity column.
+            generatedByDefaultAs: the values of an identity column for rows without a
+                value of their own.
+            comment: the description.
+        """
+        check_type(colName, str, "Column name must be str.")
+        check_type(
+            dataType, (str, DataType), "Column data type must be str or DataType."
+        )
+        check_type(nullable, bool, "Column nullable must be bool.")
+        check_type(comment, (str, NoneType), "Column comment must be str.")
         kind = parse_type(dataType) if isinstance(dataType, str) else dataType
-        said = {"comment": comment, _GENERATED: generatedAlwaysAs}
-        metadata = {key: value for key, value in said.items() if value is not None}
+        metadata = generation(colName, kind, generatedAlwaysAs, generatedByDefaultAs)
+        if comment is not None:
+            metadata["comment"] = comment
         self._fields.append(StructField(colName, kind, nullable, metadata))
         return self
 
@@ -145,11 +165,9 @@ class DeltaTableBuilder(Generic[T]):
         return self
 
     def clusterBy(self, *cols: str | Sequence[str]) -> Self:
-        """Raise `ProtocolError`, because clustered tables aren't supported."""
-        raise ProtocolError(
-            "clusterBy: clustered tables aren't supported; use partitionedBy(), or "
-            "optimize().executeZOrderBy() regularly"
-        )
+        """Set the columns that `optimize` clusters the table by."""
+        self._clusters = column_names(cols, "Clustering column must be str.")
+        return self
 
     def property(self, key: str, value: str) -> Self:
         """Set a table property."""
@@ -165,30 +183,38 @@ class DeltaTableBuilder(Generic[T]):
 
     def _execute(self) -> T:
         uri = self._uri or self._found_by_location()
-        name = require_table(uri)
-        exists = any(table.name == name for table in tables_of(uri))
-        if exists and self._mode == "error":
-            raise TableExistsError(f"{name}: a table of this name already exists")
-        if not exists and self._mode == "replace":
-            raise TableNotFoundError(f"{name}: the catalog has no such table")
-        mode: Any = "overwrite" if self._mode == "replace" else self._mode
-        table = format_uri(uri)
-        if self._location is not None:
-            others = [option for option in uri.options if option[0] != "location"]
-            uri = replace(uri, options=(*others, ("location", self._location)))
-        schema = StructType(self._fields)
-        if self._properties.get("delta.columnMapping.mode", "none") == "none":
-            check_new_schema(schema)
-        Face.create(
-            format_uri(uri),
-            parse_new_schema(schema.json()),
-            mode=mode,
-            partition_by=self._partitions,
-            description=self._comment,
-            configuration=self._properties,
-            storage_options=dict(self._storage_options or {}) or None,
+        name, catalog = require_table(uri), open_catalog(uri)
+        check_defaults(self._spark, StructType(self._fields))
+        definition = Definition(
+            name,
+            StructType(self._fields),
+            self._partitions,
+            self._clusters,
+            self._properties,
+            self._comment,
         )
-        return self._opened(table, self._storage_options)
+        options = self._storage_options
+
+        def exists(made: Staging[None] | None = None) -> bool:
+            """Do what the mode says if the table exists; return whether it does."""
+            try:
+                snapshot = catalog.snapshot(name)
+            except TableNotFoundError:
+                return False
+            if self._mode == "error":
+                raise TableExistsError(f"{name}: a table of this name already exists")
+            if self._mode != "ignore":
+                operation = definition.replacement()
+                perform(catalog, snapshot, operation, storage_options=options)
+            return True
+
+        if not exists():
+            if self._mode == "replace":
+                raise TableNotFoundError(f"{name}: the catalog has no such table")
+            place = self._location or uri.location
+            new = definition.creation()
+            make_table(catalog, name, place, new, options, exists)
+        return self._opened(format_uri(uri), options)
 
     def _found_by_location(self) -> Uri:
         """Return the URI of the table at the location, or of a new one named by it."""
@@ -304,12 +330,14 @@ class DeltaMergeBuilder:
     def execute(self) -> DataFrame:
         """Merge, and return one row with the numbers of changed rows."""
         self._plan.clauses.check()
-        with kept(self._plan.source):
-            num_rows, where = source_range(self._plan, self._target)
+        evolves = self._plan.evolves or merges_schemas(self._target.spark)
+        plan = replace(self._plan, evolves=evolves)
+        with kept(plan.source):
+            num_rows, where = source_range(plan, self._target)
 
             def run(to: NewTarget) -> Work[dict[str, int]]:
                 target = replace(self._target, snapshot=to.base)
-                return Merge(self._plan, target, where).run(num_rows)
+                return Merge(plan, target, where).run(num_rows)
 
             metrics = self._handle.perform(Operation("merge", InPlace(run), where))
         counts = [

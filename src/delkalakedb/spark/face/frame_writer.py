@@ -1,7 +1,8 @@
 """Write a DataFrame to a table, and create the table if it doesn't exist."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -16,15 +17,23 @@ from delkalakedb.model.actions import (
     Add,
     Cdc,
     CommitInfo,
+    DomainMetadata,
     Metadata,
     Txn,
 )
 from delkalakedb.model.new_actions import merged_commit_info
 from delkalakedb.model.predicate.predicate import Anything
-from delkalakedb.model.rules.protocol import check_writable
+from delkalakedb.model.rules.clusters import (
+    CLUSTERING_DOMAIN,
+    clustering_columns,
+    clustering_domain,
+)
+from delkalakedb.model.rules.features import CLUSTERING
+from delkalakedb.model.schema.identity import check_not_inserted, identity_columns
 from delkalakedb.settings import require_table
 from delkalakedb.spark.dml import delete
 from delkalakedb.spark.exceptions import delta_spark_errors
+from delkalakedb.spark.face.definition import Definition
 from delkalakedb.spark.reader import Target, kept, pruning
 from delkalakedb.spark.schemas import (
     check_new_schema,
@@ -40,11 +49,11 @@ from delkalakedb.spark.writer import (
     Output,
     commit_info,
     evolved_metadata,
-    evolved_protocol,
     finished,
     fitted,
     is_dynamic,
-    new_state,
+    merges_schemas,
+    numbered,
     output_metrics,
     partitions_of,
     plain_schema,
@@ -53,7 +62,6 @@ from delkalakedb.spark.writer import (
 )
 from delkalakedb.write import (
     Operation,
-    Target as NewTarget,
     Together,
     make_table,
     perform,
@@ -76,7 +84,8 @@ def write(
     mode: str = "append",
     *,
     partition_by: Sequence[str] | str | None = None,
-    merge_schema: bool = False,
+    cluster_by: Sequence[str] | str | None = None,
+    merge_schema: bool | None = None,
     overwrite_schema: bool = False,
     replace_where: str | None = None,
     partition_overwrite_mode: str | None = None,
@@ -96,7 +105,9 @@ def write(
             rows, "ignore" does nothing, and "error" (or "errorifexists") raises an
             error.
         partition_by: the partition columns of a new table.
-        merge_schema: whether to add new columns to the table.
+        cluster_by: the columns by which `optimize` clusters a new table.
+        merge_schema: whether to add new columns to the table; by default the session's
+            `spark.databricks.delta.schema.autoMerge.enabled`.
         overwrite_schema: whether "overwrite" also replaces the schema.
         replace_where: with "overwrite", a condition in Spark's SQL: only rows that
             match are replaced, and all new rows must match.
@@ -120,6 +131,7 @@ def write(
         name,
         mode,
         partition_by=partition_by,
+        cluster_by=cluster_by,
         merge_schema=merge_schema,
         overwrite_schema=overwrite_schema,
         replace_where=replace_where,
@@ -163,7 +175,8 @@ class Write:
     mode: str
     _: KW_ONLY
     partition_by: Sequence[str] | str | None = None
-    merge_schema: bool = False
+    cluster_by: Sequence[str] | str | None = None
+    merge_schema: bool | None = None
     overwrite_schema: bool = False
     replace_where: str | None = None
     partition_overwrite_mode: str | None = None
@@ -217,10 +230,11 @@ class Write:
 
     @property
     def _partitions(self) -> list[str] | None:
-        given = self.partition_by
-        if given is None:
-            return None
-        return [given] if isinstance(given, str) else list(given)
+        return _names(self.partition_by)
+
+    @property
+    def _clusters(self) -> list[str] | None:
+        return _names(self.cluster_by)
 
     def _is_dynamic(self, metadata: Metadata) -> bool:
         """Return whether an overwrite replaces only the partitions that get rows.
@@ -258,42 +272,50 @@ class Write:
     # ---- runs of operations
 
     def _create(self, location: str) -> Work[None]:
-        protocol, metadata = new_state(
-            NewTarget(self.name, location, None),
-            self.df.schema,
-            partition_by=self._partitions,
-            configuration=self.configuration,
-            description=self.description,
+        definition = Definition(
+            self.name,
+            plain_schema(self.df.schema),
+            self._partitions or (),
+            self._clusters,
+            self.configuration,
+            self.description,
         )
-        check_new_schema(self.df.schema, metadata)
-        protocol = evolved_protocol(protocol, metadata)
-        check_writable(protocol, metadata)
+        _, protocol, metadata, domains = definition.new_table(location)
         if self._overwrites:
             self._is_dynamic(metadata)
         options = self.storage_options
-        files = write_files(self._rows(metadata), location, metadata, options)
+        with self._rows(metadata) as (rows, metadata):
+            files = write_files(rows, location, metadata, options)
         adds = [file.add() for file in files]
         info = self._info(adds)
-        actions: list[Action] = [info, protocol, metadata, *adds, *self._txns]
+        actions: list[Action] = [info, protocol, metadata, *domains, *adds]
+        actions += self._txns
         return Work(None, [actions], [file.path for file in files])
 
     def _run(self, snapshot: Snapshot) -> Work[None]:
         """Append rows, or overwrite the whole table."""
         target, metadata = self._target(snapshot), self._metadata(snapshot)
-        removed = {}
+        domains, removed = self._domains(snapshot, metadata), {}
         if self._overwrites:
             target.check_removable()
             removed = {"numRemovedFiles": snapshot.table.num_files}
-        with Output(target, metadata) as out:
-            out.write(self._rows(metadata))
-            return self._finish(out, (), removed)
+        features = {CLUSTERING} if domains else ()
+        with (
+            self._rows(metadata) as (rows, metadata),
+            Output(target, metadata, features) as out,
+        ):
+            out.write(rows)
+            return self._finish(out, domains, removed)
 
     def _replace_partitions(self, snapshot: Snapshot) -> Work[None]:
         """Overwrite the partitions that get rows."""
         target, metadata = self._target(snapshot), self._metadata(snapshot)
         target.check_removable()
-        with Output(target, metadata) as out:
-            out.write(self._rows(metadata))
+        with (
+            self._rows(metadata) as (rows, metadata),
+            Output(target, metadata) as out,
+        ):
+            out.write(rows)
             partitions = partitions_of(metadata, out.adds)
             gone = partitions.files(snapshot)
             work = self._finish(out, (), {"numRemovedFiles": len(gone)}, gone.adds)
@@ -305,9 +327,12 @@ class Write:
         assert condition is not None
         target, metadata = self._target(snapshot), self._metadata(snapshot)
         rule = (sf.expr(condition), f"replace_where ({condition})")
-        rows = required(self._rows(metadata), [rule], metadata)
         files = pruning(condition, target)
-        with Output(target, metadata) as out:
+        with (
+            self._rows(metadata) as (rows, metadata),
+            Output(target, metadata) as out,
+        ):
+            rows = required(rows, [rule], metadata)
             gone = delete(self._target, condition, files, snapshot)
             out.new_paths += gone.new_paths
             actions = [a for c in gone.commits for a in c if type(a) is not CommitInfo]
@@ -345,7 +370,14 @@ class Write:
                 f"{self.name}: the table is partitioned by {there}, not by {given}; "
                 "overwrite_schema=True changes that"
             )
-        if not self.merge_schema:
+        given = self._clusters
+        if given is not None and given != (there := snapshot.clustering_columns()):
+            raise DeltaError(
+                f"{self.name}: the table is clustered by {there}, not by {given}; "
+                "overwrite_schema=True changes that"
+            )
+        merges = self.merge_schema
+        if not (merges_schemas(self.df.sparkSession) if merges is None else merges):
             return metadata
         evolved = evolved_metadata(metadata, self.df.schema)
         if evolved != metadata:
@@ -362,15 +394,38 @@ class Write:
         schema = plain_schema(self.df.schema)
         partitions = self._partitions
         if partitions is None:
-            partitions = [n for n in metadata.partition_columns if n in schema.names]
+            there = [] if self._clusters else metadata.partition_columns
+            partitions = [n for n in there if n in schema.names]
         return msgspec.structs.replace(
             metadata, schema_string=schema.json(), partition_columns=partitions
         )
 
-    def _rows(self, metadata: Metadata) -> DataFrame:
+    def _domains(self, snapshot: Snapshot, metadata: Metadata) -> list[DomainMetadata]:
+        """Return the columns by which a table with a new schema is clustered."""
+        if not self.overwrite_schema:
+            return []
+        names = self._clusters
+        if names is None:
+            domains = snapshot.domains()
+            if CLUSTERING_DOMAIN not in domains:
+                return []
+            names = clustering_columns(domains, metadata)
+        return [clustering_domain(metadata, names)]
+
+    @contextmanager
+    def _rows(self, metadata: Metadata) -> Iterator[tuple[DataFrame, Metadata]]:
+        """Yield the rows to write, and the metadata of a version with these rows."""
         schema = table_schema(metadata)
         given = [f.name for f in schema if find_field(self.df.schema, f.name)]
-        return finished(fitted(self.df, schema, self.name), metadata, given)
+        wanted = {}
+        for column in identity_columns(metadata):
+            if column.name in given:
+                check_not_inserted(column)
+            else:
+                wanted[column.name] = sf.lit(True)
+        rows = fitted(self.df, schema, self.name)
+        with numbered(rows, metadata, wanted) as (filled, metadata):
+            yield finished(filled, metadata, given), metadata
 
     @property
     def _txns(self) -> list[Txn]:
@@ -398,6 +453,12 @@ class Write:
         if self.user_metadata is None:
             return info
         return merged_commit_info([info], {"userMetadata": self.user_metadata})
+
+
+def _names(given: Sequence[str] | str | None) -> list[str] | None:
+    if given is None:
+        return None
+    return [given] if isinstance(given, str) else list(given)
 
 
 def write_in(

@@ -507,7 +507,7 @@ class DeltaTable:
             "createdAt": _moment(table.created_time_ms),
             "lastModified": _moment(table.timestamp_ms),
             "partitionColumns": list(table.partition_columns),
-            "clusteringColumns": [],
+            "clusteringColumns": snapshot.clustering_columns(),
             "numFiles": table.num_files,
             "sizeInBytes": table.size_bytes,
             "properties": dict(table.configuration),

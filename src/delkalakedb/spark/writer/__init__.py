@@ -9,20 +9,24 @@ if TYPE_CHECKING:
     from delkalakedb.spark.writer.data_files import *
     from delkalakedb.spark.writer.evolution import *
     from delkalakedb.spark.writer.placement import *
+    from delkalakedb.spark.writer.row_numbers import *
     from delkalakedb.spark.writer.sink import *
 else:
     __getattr__, __dir__ = door(
         __name__,
         {
-            "checks": "finished generated_columns required",
+            "checks": (
+                "check_defaults default_columns finished generated_columns required"
+            ),
             "data_files": (
                 "CHANGE_TYPE Output Timer commit_info output_metrics write_files"
             ),
             "evolution": (
                 "assigned_columns by_name evolved_metadata "
-                "evolved_protocol fitted new_state plain_schema"
+                "evolved_protocol fitted merges_schemas new_state plain_schema"
             ),
             "placement": "SETTING is_dynamic partitions_of",
+            "row_numbers": "numbered",
             "sink": "BatchWriter StreamWriter",
         },
     )

@@ -7,7 +7,8 @@ from operator import and_
 from typing import cast
 
 import msgspec
-from pyspark.sql import Column, DataFrame, functions as sf
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -22,6 +23,7 @@ from delkalakedb.spark.schemas import quoted, table_schema
 
 Check = tuple[Column, str]
 
+_DEFAULT = "CURRENT_DEFAULT"
 _CONSTRAINT = "delta.constraints."
 _GENERATED = "delta.generationExpression"
 _INVARIANTS = "delta.invariants"
@@ -59,6 +61,28 @@ def generated_columns(metadata: Metadata) -> dict[str, Column]:
         for field in table_schema(metadata)
         if _GENERATED in field.metadata
     }
+
+
+def default_columns(schema: StructType) -> dict[str, Column]:
+    """Return the values that columns have in rows without a value for them."""
+    return {
+        field.name: sf.expr(field.metadata[_DEFAULT]).cast(field.dataType)
+        for field in schema
+        if _DEFAULT in field.metadata
+    }
+
+
+def check_defaults(spark: SparkSession, schema: StructType) -> None:
+    """Raise `DeltaError` if Spark can't evaluate a column's default by itself."""
+    for name, value in default_columns(schema).items():
+        try:
+            spark.range(1).drop("id").select(value).schema  # noqa: B018
+        except PySparkException as error:
+            given = schema[name].metadata[_DEFAULT]
+            raise DeltaError(
+                f"column {name}: {given!r} can't be a default; give a constant "
+                f"expression: {error}"
+            ) from error
 
 
 def required(rows: DataFrame, checks: Iterable[Check], metadata: Metadata) -> DataFrame:

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -336,13 +336,22 @@ class Output:
     Args:
         target: the version of the table that the operation replaces.
         metadata: the metadata of the new version, if it differs from the target's.
+        features: features that the new version's protocol must support.
     """
 
-    def __init__(self, target: Target, metadata: Metadata | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        metadata: Metadata | None = None,
+        features: Collection[str] = (),
+    ) -> None:
         self._target = target
         self._metadata = metadata or target.metadata
         before = target.snapshot.protocol
-        self._protocol = evolved_protocol(before, metadata) if metadata else before
+        evolves = metadata is not None or features
+        self._protocol = (
+            evolved_protocol(before, self._metadata, features) if evolves else before
+        )
         self.adds: list[Add] = []
         self.cdc: list[Cdc] = []
         self.new_paths: list[str] = []
@@ -356,6 +365,10 @@ class Output:
             target = self._target
             location = target.snapshot.table.location
             table_files(location, target.storage_options).discard(self.new_paths)
+
+    def commit_metadata(self, metadata: Metadata) -> None:
+        """Commit `metadata`, which requires nothing else of the files."""
+        self._metadata = metadata
 
     def write(self, rows: DataFrame) -> None:
         """Write `rows` as data files of the table."""

@@ -1,10 +1,10 @@
 """Fit rows to a table's schema, evolve the schema, and assign columns."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
-from pyspark.sql import Column, DataFrame, functions as sf
+from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -23,10 +23,11 @@ from pyspark.sql.types import (
 
 from delkalakedb.errors import DeltaError, SchemaMismatchError
 from delkalakedb.model.actions import Metadata, Protocol
-from delkalakedb.model.rules.features import TYPES, schema_words
+from delkalakedb.model.rules.features import FEATURES, TYPES, schema_words
 from delkalakedb.model.rules.protocol import supported_features, supporting
 from delkalakedb.model.schema.schema import parse_path
 from delkalakedb.spark.schemas import find_field, is_mapped, quoted, table_schema
+from delkalakedb.spark.writer.checks import default_columns
 from delkalakedb.write import Target as NewTarget
 from delkalakedb.write.engines.deltars import creation
 
@@ -148,7 +149,8 @@ _NULLABLE = ("nullable", "containsNull", "valueContainsNull")
 def fitted(rows: DataFrame, schema: StructType, name: str) -> DataFrame:
     """Return `rows` in the columns and types of a table's schema.
 
-    A missing column becomes null, and a narrower type is cast to the table's.
+    A missing column gets its default or null, and a narrower type is cast to the
+    table's.
     """
     given = rows.schema
     if extra := [f.name for f in given if find_field(schema, f.name) is None]:
@@ -156,7 +158,13 @@ def fitted(rows: DataFrame, schema: StructType, name: str) -> DataFrame:
             f"{name}: the table has no column {', '.join(extra)}; merge_schema=True "
             "adds new columns"
         )
-    fields = _fields(given, schema, lambda n: sf.col(quoted(n)), f"{name}: column ")
+    fields = _fields(
+        given,
+        schema,
+        lambda n: sf.col(quoted(n)),
+        f"{name}: column ",
+        default_columns(schema),
+    )
     return rows.select(*fields)
 
 
@@ -174,12 +182,25 @@ def evolved_metadata(metadata: Metadata, new: StructType) -> Metadata:
     return msgspec.structs.replace(metadata, schema_string=merged.json())
 
 
-def evolved_protocol(protocol: Protocol, metadata: Metadata) -> Protocol:
-    """Return the protocol with the features that the schema's types need."""
-    words = schema_words(metadata.schema_string) & TYPES.keys()
+def evolved_protocol(
+    protocol: Protocol, metadata: Metadata, features: Collection[str] = ()
+) -> Protocol:
+    """Return the protocol with `features`, and those that the schema needs."""
+    words = schema_words(metadata.schema_string)
     supported = supported_features(protocol)
-    missing = {min(TYPES[word]) for word in words if not TYPES[word] & supported}
+    types = words & TYPES.keys()
+    needed = {min(TYPES[word]) for word in types if not TYPES[word] & supported}
+    needed |= {f.name for f in FEATURES.values() if not f.types and words & {*f.words}}
+    missing = {*needed, *features} - supported
     return supporting(protocol, missing) if missing else protocol
+
+
+_AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled"
+
+
+def merges_schemas(spark: SparkSession) -> bool:
+    """Return whether the session wants writes and merges to add new columns."""
+    return str(spark.conf.get(_AUTO_MERGE, "false")).lower() == "true"
 
 
 def plain_schema(schema: StructType) -> StructType:
@@ -222,12 +243,17 @@ def _merged_type(old: DataType, new: DataType) -> DataType:
 
 
 def _fields(
-    given: StructType, wanted: StructType, get: Callable[[str], Column], path: str
+    given: StructType,
+    wanted: StructType,
+    get: Callable[[str], Column],
+    path: str,
+    defaults: Mapping[str, Column] = {},
 ) -> Iterator[Column]:
     for field in wanted:
         found = find_field(given, field.name)
         if found is None:
-            yield sf.lit(None).cast(field.dataType).alias(field.name)
+            value = defaults.get(field.name, sf.lit(None).cast(field.dataType))
+            yield value.alias(field.name)
         else:
             kinds = found.dataType, field.dataType
             fit = _fit(get(found.name), *kinds, f"{path}{field.name}")

@@ -46,6 +46,7 @@ from delkalakedb.model.rules.protocol import (
     FENCE_PROPERTY,
     active_features,
     complete_upgrade,
+    not_less,
     supported_features,
     supporting,
     with_needed,
@@ -66,9 +67,8 @@ _ASKED = {
 def visible_protocol(protocol: Protocol, metadata: Metadata) -> Protocol:
     """Return the protocol to show delta-rs; refuse features that it can't honour."""
     kept = _kept_from_it(protocol)
-    if refused := sorted(
-        (kept - features_for(Use.RATIFY)) & active_features(protocol, metadata)
-    ):
+    allowed = features_for(Use.DELTA_RS) | features_for(Use.RATIFY)
+    if refused := sorted(active_features(protocol, metadata) - allowed):
         raise ProtocolError(
             f"delta-rs can't write to a table with {', '.join(refused)}; Spark can"
         )
@@ -97,15 +97,7 @@ def restored_protocol(protocol: Protocol, before: Protocol) -> Protocol:
         reader_features=joined(protocol.reader_features, before.reader_features),
         writer_features=joined(protocol.writer_features, before.writer_features),
     )
-    return _not_less(with_needed(complete_upgrade(before, restored)), before)
-
-
-def _not_less(protocol: Protocol, before: Protocol) -> Protocol:
-    """Return the protocol with every feature that the replaced table had."""
-    if supported_features(before) <= supported_features(protocol):
-        return protocol
-    more = supported_features(protocol) - supported_features(before)
-    return supporting(before, more) if more else before
+    return not_less(with_needed(complete_upgrade(before, restored)), before)
 
 
 def split_properties(
