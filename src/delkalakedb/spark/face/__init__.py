@@ -11,7 +11,7 @@ else:
     __getattr__, __dir__ = door(
         __name__,
         {
-            "frame_writer": "foreach_batch write",
+            "frame_writer": "Write foreach_batch write",
             "table": "CLASSES DeltaTable",
         },
     )
