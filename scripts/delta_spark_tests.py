@@ -299,7 +299,6 @@ def load_tests(checkout: Path) -> Iterator[ModuleType]:
     from delkalakedb import spark as dks
 
     dks.install()
-    vars(sys.modules["delta.tables"]).setdefault("IdentityGenerator", object)
     for name in ("delta.testing", "delta.testing.utils"):
         sys.modules[name] = ModuleType(name)
     sys.modules["delta.testing.utils"].DeltaTestCase = DeltaTestCase  # type: ignore[attr-defined]

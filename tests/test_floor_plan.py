@@ -53,7 +53,7 @@ ROOMS = {
     "deltalake": "dataset scan vacuum raw properties create table write "
     "transactions registration",
     "spark": "exceptions pyspark_api session session_catalog schemas reader writer "
-    "dml face stand_in stream scale",
+    "dml face sparksql stand_in stream scale",
     "cli": "output app options prompt shell commands",
 }
 # Each library has one place that imports it.

@@ -1,4 +1,4 @@
-"""The Spark guide's examples run, in the order of the page."""
+"""The examples of the pages on Spark run, in the order of the page."""
 
 from pathlib import Path
 
@@ -6,20 +6,23 @@ import pytest
 from pyspark.sql import SparkSession
 
 from delkalakedb import spark as dks
-from tests.support.pages import SPARK_PAGE, blocks
+from tests.support.pages import SPARK_PAGES, blocks
 
 
 @pytest.mark.since_pyspark("4.2")
-def test_examples_of_the_spark_page_run(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("page", SPARK_PAGES, ids=lambda page: page.name)
+def test_examples_of_the_page_run(
+    spark: SparkSession, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": SPARK_PAGE.stem}
+    namespace: dict[str, object] = {"__name__": page.stem}
     try:
-        for block in blocks(SPARK_PAGE):
+        for block in blocks(page):
             if block.language == "python":
                 # Blank lines first, so that a traceback names the page's own line.
-                code = compile("\n" * block.line + block.text, str(SPARK_PAGE), "exec")
+                code = compile("\n" * block.line + block.text, str(page), "exec")
                 exec(code, namespace)
     finally:
         dks.use(spark, None)
+        for view in spark.sql("SHOW TABLES").filter("isTemporary").collect():
+            spark.catalog.dropTempView(view.tableName)

@@ -8,8 +8,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
 NOT_RUN = "<!-- not run -->"
-# Its examples run where Spark does, in tests/spark.
-SPARK_PAGE = DOCS / "spark.md"
+# Their examples run where Spark does, in tests/spark.
+SPARK_PAGES = [DOCS / "spark.md", DOCS / "spark-sql.md"]
 BLOCK = re.compile(rf"^({NOT_RUN}\n+)?```(\w+)\n(.*?)^```$", re.M | re.S)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from delkalakedb.spark.reader import read as read
     from delkalakedb.spark.scale import *
     from delkalakedb.spark.session_catalog import use as use
+    from delkalakedb.spark.sparksql import sql as sql
     from delkalakedb.spark.stand_in import install as install
     from delkalakedb.spark.stream import *
 else:
@@ -25,6 +26,7 @@ else:
             "reader": "read",
             "scale": "checkpoint import_table verify",
             "session_catalog": "use",
+            "sparksql": "sql",
             "stand_in": "install",
             "stream": "StreamReader",
         },
@@ -47,6 +49,7 @@ __all__ = [
     "import_table",
     "install",
     "read",
+    "sql",
     "use",
     "verify",
     "write",

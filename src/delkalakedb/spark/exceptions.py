@@ -3,13 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.errors import AnalysisException, UnsupportedOperationException
+from pyspark.errors import (
+    AnalysisException,
+    ParseException,
+    UnsupportedOperationException,
+)
 from pyspark.errors.exceptions.base import PySparkException
 
 from delkalakedb.errors import (
     CatalogNotFoundError,
     CommitFailedError,
     DeltaError,
+    DeltalakeDBError,
+    QueryError,
     TableExistsError,
     TableNotFoundError,
 )
@@ -77,9 +83,13 @@ def delta_spark_errors() -> Iterator[None]:
         raise _both(error, AnalysisException, text) from error
     except TableExistsError as error:
         raise _both(error, AnalysisException, str(error)) from error
+    except QueryError as error:
+        raise _both(error, ParseException, str(error)) from error
 
 
-def _both(error: DeltaError, kind: type[PySparkException], text: str) -> Exception:
+def _both(
+    error: DeltalakeDBError, kind: type[PySparkException], text: str
+) -> Exception:
     """Return an error with `text` that is of the type of `error` and of `kind`."""
 
     class Both(type(error), kind):  # type: ignore[misc, valid-type]

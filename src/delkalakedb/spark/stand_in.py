@@ -50,7 +50,7 @@ def install() -> None:
         for name, value in vars(exceptions).items()
         if inspect.isclass(value) and value.__module__ == exceptions.__name__
     }
-    classes = {name: getattr(face, name) for name in _TABLES if name in dir(face)}
+    classes = {name: getattr(face, name) for name in _TABLES}
     tables = _module("delta.tables", classes)
     said = {
         "tables": tables,

@@ -19,7 +19,10 @@ def written(spark: SparkSession, uri: str) -> list[str]:
     merge = table.merge(source, "t.id = s.id").whenMatchedUpdate(set={"p": "7"})
     merge.whenNotMatchedInsertAll().execute()
     table.update("id = 1", {"p": "p + 8"})
-    table.delete("id = 2")
+    name = f"deltasql.`{uri}`"
+    dks.sql(spark, f"DELETE FROM {name} AS d WHERE d.id = :id", {"id": 2})
+    left = dks.sql(spark, f"SELECT id FROM {name} t WHERE t.id < ?", [4])
+    assert sorted(row.id for row in left.collect()) == [0, 1, 3]
     with dk.transaction(uri.partition("?")[0]) as tx:
         tx.write("written", rows.selectExpr("id + 30 AS id", "p"), mode="append")
     more = rows.selectExpr("id + 50 AS id", "p")

@@ -39,6 +39,7 @@ from delkalakedb.write.engines import InPlace, Work
 Targeted = Callable[[Snapshot], Target]
 _UPDATED = "__dk_updated"
 _OLD = "__dk_old"
+_DELETED, _UPDATED_ROWS = "numDeletedRows", "numUpdatedRows"
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,11 @@ class _Found:
 
 def deletion(
     targeted: Targeted, condition: Condition | None, files: Predicate
-) -> Operation[None]:
-    """Return the operation that deletes the rows that match `condition`."""
+) -> Operation[int | None]:
+    """Return the operation that deletes the rows that match `condition`.
+
+    Its result is the number of deleted rows, or None if it is unknown.
+    """
     engine = InPlace(lambda to: delete(targeted, condition, files, to.base))
     return Operation("delete", engine, files)
 
@@ -74,7 +78,7 @@ def delete(
     condition: Condition | None,
     files: Predicate,
     snapshot: Snapshot,
-) -> Work[None]:
+) -> Work[int | None]:
     """Write the new files of a deletion from `snapshot`, and return its commit."""
 
     def write(target: Target, found: _Found, out: Output) -> dict[str, int]:
@@ -87,7 +91,7 @@ def delete(
                 out.write_changes(gone.withColumn(CHANGE_TYPE, sf.lit("delete")))
         if found.num_rows is None:
             return {}
-        return {"numDeletedRows": found.num_rows, "numCopiedRows": out.num_rows}
+        return {_DELETED: found.num_rows, "numCopiedRows": out.num_rows}
 
     return _rewrite("DELETE", targeted(snapshot), condition, files, write)
 
@@ -97,8 +101,11 @@ def update(
     condition: Condition | None,
     assigned: Mapping[str, Condition],
     files: Predicate,
-) -> Operation[None]:
-    """Return the operation that sets columns of the rows that match `condition`."""
+) -> Operation[int | None]:
+    """Return the operation that sets columns of the rows that match `condition`.
+
+    Its result is the number of updated rows.
+    """
 
     def write(target: Target, found: _Found, out: Output) -> dict[str, int]:
         rows = _updated(target, found.files, assigned, _matches(condition))
@@ -109,7 +116,7 @@ def update(
                 out.write_changes(_changes(rows.filter(_UPDATED), target.names))
         # The number is unknown only if whole partitions were updated.
         updated = out.num_rows if found.num_rows is None else found.num_rows
-        return {"numUpdatedRows": updated, "numCopiedRows": out.num_rows - updated}
+        return {_UPDATED_ROWS: updated, "numCopiedRows": out.num_rows - updated}
 
     engine = InPlace(
         lambda to: _rewrite("UPDATE", targeted(to.base), condition, files, write)
@@ -123,24 +130,26 @@ def _rewrite(
     condition: Condition | None,
     files: Predicate,
     write: Callable[[Target, _Found, Output], dict[str, int]],
-) -> Work[None]:
+) -> Work[int | None]:
     """Replace the files that hold rows that match `condition`, and return the commit.
 
-    `write` writes the new files, and returns metrics of the rows.
+    `write` writes the new files, and returns metrics of the rows. The result of the
+    work is the number of rows that match, or None if it is unknown.
     """
     timer = Timer()
     target.check_removable()
     found = _find(target, files, condition)
     timer.scanned()
     if not found.files:
-        return Work(None)
+        return Work(0)
     with Output(target) as out:
         rows = write(target, found, out)
         metrics = _metrics(found.files, out, timer) | rows
         given = [] if condition is None else [text_of(condition)]
         predicate = {"predicate": json.dumps(given, ensure_ascii=False)}
         info = commit_info(name, predicate, metrics)
-        return out.work(None, info, found.files.adds)
+        changed = rows.get(_DELETED, rows.get(_UPDATED_ROWS))
+        return out.work(changed, info, found.files.adds)
 
 
 def _find(target: Target, where: Predicate, condition: Condition | None) -> _Found:

@@ -414,21 +414,29 @@ class DeltaTable:
         """Return the table with an alias for expressions."""
         return DeltaTable(self._spark, self._handle, aliasName)
 
-    def delete(self, condition: Condition | None = None) -> None:
-        """Delete the rows that match `condition`, by default all rows."""
+    def delete(self, condition: Condition | None = None) -> DataFrame:
+        """Delete the rows that match `condition`, by default all rows.
+
+        Return one row with the number of deleted rows, or -1 if it is unknown.
+        """
         check_condition(condition)
         where = pruning(condition, self._target(self._handle.snapshot()))
-        self._handle.perform(deletion(self._target, condition, where))
+        operation = deletion(self._target, condition, where)
+        return self._affected(self._handle.perform(operation))
 
     def update(
         self,
         condition: Condition | None = None,
         set: Mapping[str, Condition] | None = None,  # noqa: A002
-    ) -> None:
-        """Set columns of the rows that match `condition`, by default of all rows."""
+    ) -> DataFrame:
+        """Set columns of the rows that match `condition`, by default of all rows.
+
+        Return one row with the number of updated rows.
+        """
         assigned = assignments(set, "'set'", condition)
         where = pruning(condition, self._target(self._handle.snapshot()))
-        self._handle.perform(update(self._target, condition, assigned, where))
+        operation = update(self._target, condition, assigned, where)
+        return self._affected(self._handle.perform(operation))
 
     def merge(self, source: DataFrame, condition: Condition) -> DeltaMergeBuilder:
         """Return a builder for a merge of `source` into the table."""
@@ -532,6 +540,11 @@ class DeltaTable:
         """Restore the table to a time, given in the session's time zone."""
         need(timestamp, str, "timestamp")
         return self._restore(moment_of(self._spark, timestamp))
+
+    def _affected(self, num_rows: int | None) -> DataFrame:
+        schema = StructType([StructField("num_affected_rows", LongType())])
+        row = (-1 if num_rows is None else num_rows,)
+        return self._spark.createDataFrame([row], schema)
 
     def _restore(self, target: int | datetime) -> DataFrame:
         raw: Any = self._handle.face()._table

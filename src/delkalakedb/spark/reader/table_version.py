@@ -126,6 +126,11 @@ class Target:
         )
         return rows.alias(self.alias or _ALIAS)
 
+    def rows(self, where: Condition | None) -> DataFrame:
+        """Return the rows of all files that may hold a row that matches `where`."""
+        files = self.snapshot.files(pruning(where, self), columns=LIST_COLUMNS)
+        return self.frame(Files(files.read_all()))
+
     def column(self, name: str) -> Column:
         """Return a column of the table, qualified by the table's alias."""
         return sf.col(f"{quoted(self.alias or _ALIAS)}.{quoted(name)}")
