@@ -18,6 +18,7 @@ from delkalakedb.errors import (
     QueryError,
     TableExistsError,
     TableNotFoundError,
+    VersionNotFoundError,
 )
 from delkalakedb.model.rules.conflicts import Rule
 
@@ -81,7 +82,7 @@ def delta_spark_errors() -> Iterator[None]:
     except TableNotFoundError as error:
         text = f"the table cannot be found: {error}"
         raise _both(error, AnalysisException, text) from error
-    except TableExistsError as error:
+    except (TableExistsError, VersionNotFoundError) as error:
         raise _both(error, AnalysisException, str(error)) from error
     except QueryError as error:
         raise _both(error, ParseException, str(error)) from error

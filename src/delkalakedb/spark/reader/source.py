@@ -7,32 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from decimal import Decimal
-from functools import reduce
-from operator import and_, eq, ge, gt, le, lt, ne, or_
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from delkalakedb.catalog import Catalog, Snapshot, connect
-from delkalakedb.errors import DeltaError, PredicateError, SchemaMismatchError, UriError
+from delkalakedb.errors import DeltaError, SchemaMismatchError, UriError
 from delkalakedb.model.predicate.predicate import (
-    And,
-    Comparison,
-    In,
-    IsNotNull,
-    IsNull,
-    Nothing,
-    Op,
-    Or,
     Predicate,
     parse_predicate,
 )
-from delkalakedb.model.schema.schema import Column, parse_schema
-from delkalakedb.model.stats.values import FLOATING, Kind, Value, kind_of
+from delkalakedb.model.schema.properties import parse_size
+from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.times import to_ms
 from delkalakedb.settings import OPTIONS, Uri, parse_uri, require_table
 from delkalakedb.spark.reader.arrow_files import (
@@ -42,83 +29,15 @@ from delkalakedb.spark.reader.arrow_files import (
     arrow_reader,
     data_files,
 )
+from delkalakedb.spark.reader.arrow_filter import columns_of, row_filter
+from delkalakedb.spark.reader.change_feed import (
+    ChangeFeed,
+    feed_schema,
+    open_feed,
+    snapshot_of,
+)
 from delkalakedb.spark.schemas import arrow_schema, spark_schema
 from delkalakedb.storage import is_secret
-
-_COMPARE = {Op.EQ: eq, Op.NE: ne, Op.LT: lt, Op.LE: le, Op.GT: gt, Op.GE: ge}
-_TIMES = {
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-_TRUE, _FALSE = pc.scalar(True), pc.scalar(False)
-
-
-def row_filter(predicate: Predicate) -> pc.Expression:
-    """Return the pyarrow expression that selects the rows matching `predicate`.
-
-    Raises:
-        PredicateError: `predicate` has a part that only Spark can evaluate.
-    """
-    match predicate:
-        case And(parts):
-            return reduce(and_, map(row_filter, parts), _TRUE)
-        case Or(parts):
-            return reduce(or_, map(row_filter, parts), _FALSE)
-        case Comparison(column, op, value):
-            return _compare(column, op, value)
-        case In(column, values):
-            same = (_compare(column, Op.EQ, value) for value in values)
-            return reduce(or_, same, _FALSE)
-        case IsNull(column):
-            return pc.field(*column.path).is_null()
-        case IsNotNull(column):
-            return pc.field(*column.path).is_valid()
-        case Nothing():
-            return _FALSE
-        case _:
-            raise PredicateError(
-                "only Spark can evaluate a part of the filter; give the filter to the "
-                "DataFrame's where(), or read with delkalakedb.spark.read(where=...)"
-            )
-
-
-def columns_of(predicate: Predicate) -> Iterator[Column]:
-    """Yield the columns that `predicate` compares."""
-    if isinstance(predicate, And | Or):
-        for part in predicate.parts:
-            yield from columns_of(part)
-    elif isinstance(predicate, Comparison | In | IsNull | IsNotNull):
-        yield predicate.column
-
-
-def _compare(column: Column, op: Op, value: Value) -> pc.Expression:
-    found = pc.field(*column.path)
-    compared: pc.Expression = _COMPARE[op](found, _scalar(column, value))
-    # Spark sorts NaN above all other values.
-    above = column.type in FLOATING and op in (Op.GT, Op.GE)
-    return compared | pc.is_nan(found) if above else compared
-
-
-def _scalar(column: Column, value: Any) -> pa.Scalar:
-    if column.type in _TIMES and isinstance(value, int):
-        days = column.type == "date"
-        number = pa.scalar(value, pa.int32() if days else pa.int64())
-        return number.cast(_TIMES[column.type])
-    if column.type == "boolean":
-        return pa.scalar(bool(value))
-    if kind_of(column.type) is Kind.TEXT:
-        return pa.scalar(str(value))
-    if column.type in FLOATING:
-        return pa.scalar(float(value))
-    if column.type.startswith("decimal"):
-        return pa.scalar(Decimal(value))
-    if isinstance(value, int) and value.bit_length() < 64:
-        return pa.scalar(value)
-    raise PredicateError(
-        f"column {'.'.join(column.path)} can't be compared with {value!r}"
-    )
-
 
 _STORAGE = "storage."
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -127,14 +46,23 @@ _SHOWN = "Spark shows a data source's options in its plans"
 # for reads and streams, because `schema` can't tell which one it is called for
 READ_OPTIONS = (
     "columns",
+    "endingTimestamp",
+    "endingVersion",
+    "failOnDataLoss",
+    "ignoreChanges",
     "ignoreDeletes",
+    "maxBytesPerTrigger",
     "maxFilesPerTrigger",
+    "readChangeFeed",
     "skipChangeCommits",
+    "startingTimestamp",
     "startingVersion",
     "timestampAsOf",
     "versionAsOf",
     "where",
 )
+_ENDS = ("startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp")
+_TRAVEL = ("versionAsOf", "timestampAsOf")
 # bytes of a task; opening a file counts as reading `_OPEN_BYTES`
 _TASK_BYTES = 32 * 1024 * 1024
 _OPEN_BYTES = 4 * 1024 * 1024
@@ -173,9 +101,15 @@ class SourceOptions:
         """Return the text of an option; case doesn't matter in its name."""
         return self.given.get(name.lower())
 
-    def flag(self, name: str) -> bool:
-        """Return an option that is true or false, by default false."""
-        text = (self.get(name) or "false").lower()
+    def either(self, *names: str) -> None:
+        """Raise `DeltaError` if several of the options are given."""
+        given = [name for name in names if self.get(name) is not None]
+        if len(given) > 1:
+            raise DeltaError(f"give only one of the options {', '.join(given)}")
+
+    def flag(self, name: str, default: str = "false") -> bool:
+        """Return an option that is true or false."""
+        text = (self.get(name) or default).lower()
         if text not in ("true", "false"):
             raise DeltaError(f"option {name} must be true or false, not {text!r}")
         return text == "true"
@@ -186,6 +120,17 @@ class SourceOptions:
         if text is not None and not re.fullmatch(r"[0-9]{1,18}", text):
             raise DeltaError(f"option {name} must be a whole number, not {text!r}")
         return None if text is None else int(text)
+
+    def size_bytes(self, name: str) -> int | None:
+        """Return an option that is a size, such as `10m` or a number of bytes."""
+        if (text := self.get(name)) is None:
+            return None
+        if not (found := parse_size(text)):
+            raise DeltaError(
+                f"option {name} must be a size of at least 1 byte, such as 10m or 1g, "
+                f"not {text!r}"
+            )
+        return found
 
     def time(self, name: str) -> datetime | None:
         """Return an option that is a time with a zone.
@@ -201,6 +146,28 @@ class SourceOptions:
         if moment is not None and moment.tzinfo is None:
             raise DeltaError(f"option {name}: {text!r} {_NO_TIME}")
         return moment
+
+    @property
+    def since(self) -> int | datetime | None:
+        """The version or time at which changes start."""
+        self.either(*_ENDS[:2])
+        return self.number(_ENDS[0]) if self.get(_ENDS[0]) else self.time(_ENDS[1])
+
+    @property
+    def until(self) -> int | datetime | None:
+        """The version or time at which changes end."""
+        self.either(*_ENDS[2:])
+        return self.number(_ENDS[2]) if self.get(_ENDS[2]) else self.time(_ENDS[3])
+
+    @property
+    def changes(self) -> bool:
+        """Whether the change data feed is read."""
+        changes = self.flag("readChangeFeed")
+        self.either(*_TRAVEL)
+        for name in _TRAVEL:
+            if changes and self.get(name) is not None:
+                raise DeltaError(f"readChangeFeed takes no {name}; use endingVersion")
+        return changes
 
     @property
     def columns(self) -> list[str] | None:
@@ -272,29 +239,43 @@ class FilesPartition(InputPartition):
 def load_schema(options: Mapping[str, str]) -> tuple[int, StructType]:
     """Return the version that `options` select, and the columns to read."""
     source = SourceOptions(dict(options), READ_OPTIONS)
+    changes = source.changes
     with source.snapshot() as snapshot:
+        version = snapshot.version
         if (where := source.predicate(snapshot)) is not None:
             row_filter(where)
-        return snapshot.version, spark_schema(snapshot.metadata, source.columns)
+        if not changes:
+            return version, spark_schema(snapshot.metadata, source.columns)
+    with source.opened() as (catalog, name):
+        latest = catalog.snapshot(name, version)
+        metadata = snapshot_of(catalog, latest, source.until).metadata
+        return version, feed_schema(metadata, source.columns)
 
 
 class BatchReader(DataSourceReader):
-    """The reader of the files of one version."""
+    """The reader of the files of one version, or of the changes of a range."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, version: int | None
     ) -> None:
         self._options = SourceOptions(dict(options), READ_OPTIONS)
         self._names = schema.names
+        self._changes = self._options.changes
+        if not self._changes and any(map(self._options.get, _ENDS)):
+            raise DeltaError(f"{', '.join(_ENDS)} need readChangeFeed=true")
         with self._options.snapshot(version) as snapshot:
             self._version = snapshot.version
-            self._where = self._options.predicate(snapshot)
-            self._reader = table_reader(
-                snapshot, schema, self._where, self._options.storage_options
-            )
+            if not self._changes:
+                self._reader = self._table_reader(snapshot, schema)
+        if self._changes:
+            with self._feed() as feed:
+                self._reader = self._table_reader(feed.snapshot, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the files that may hold matching rows, grouped by task."""
+        if self._changes:
+            with self._feed() as feed:
+                return tasks_of(list(feed.files()))
         with self._options.snapshot(self._version) as snapshot:
             files = snapshot.files(self._where, columns=FILE_COLUMNS)
             return tasks_of(data_files(files.read_all()))
@@ -306,15 +287,34 @@ class BatchReader(DataSourceReader):
         for batch in self._reader.read(files):
             yield batch.select(self._names)
 
+    def _table_reader(self, snapshot: Snapshot, schema: StructType) -> ArrowReader:
+        self._where = self._options.predicate(snapshot)
+        options = self._options.storage_options
+        return table_reader(
+            snapshot, schema, self._where, options, changes=self._changes
+        )
+
+    @contextmanager
+    def _feed(self) -> Iterator[ChangeFeed]:
+        options = self._options
+        with options.opened() as (catalog, name):
+            yield open_feed(catalog, name, options.since, options.until, self._version)
+
 
 def table_reader(
     snapshot: Snapshot,
     schema: StructType,
     where: Predicate | None,
     storage_options: Mapping[str, str],
+    *,
+    changes: bool = False,
 ) -> ArrowReader:
-    """Return the reader of the columns of `schema` and of the filter `where`."""
-    there = spark_schema(snapshot.metadata, schema.names)
+    """Return the reader of the columns of `schema` and of the filter `where`.
+
+    With `changes`, the columns may be those of the change data feed.
+    """
+    schema_of = feed_schema if changes else spark_schema
+    there = schema_of(snapshot.metadata, schema.names)
     for given, column in zip(schema, there, strict=True):
         if given.simpleString() != column.simpleString():
             raise SchemaMismatchError(
