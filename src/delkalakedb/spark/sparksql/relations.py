@@ -30,7 +30,7 @@ from delkalakedb.settings import (
     require_table,
 )
 from delkalakedb.spark.face import DeltaTable
-from delkalakedb.spark.reader import Target
+from delkalakedb.spark.reader import Target, read
 from delkalakedb.spark.session_catalog import catalog_of, tables_of, uri_at
 from delkalakedb.spark.sparksql.statement import (
     Cursor,
@@ -244,9 +244,12 @@ def _changed_rows(
     last: int | datetime | None = None,
 ) -> DataFrame:
     """Return the change data feed of a table between two versions or times."""
-    raise QueryError(
-        f"{_CHANGES} isn't supported yet; read {name} with load_cdf of "
-        f"delkalakedb.DeltaTable (from {first} to {last or 'now'})"
+    return read(
+        session.spark,
+        format_uri(session.uri(name)),
+        changes_from=first,
+        changes_to=last,
+        storage_options=session.storage_options,
     )
 
 
