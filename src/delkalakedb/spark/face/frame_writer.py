@@ -309,8 +309,7 @@ class Write:
             self._is_dynamic(metadata)
         options = self.storage_options
         with self._rows(metadata) as (rows, metadata):
-            how = self._files
-            files = write_files(rows, location, metadata, options, files=how)
+            files = write_files(rows, location, metadata, options, files=self._files)
         adds = [file.add() for file in files]
         info = self._info(adds)
         actions: list[Action] = [info, protocol, metadata, *domains, *adds]

@@ -378,6 +378,11 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         if not self._options.flag("overwriteSchema"):
             return snapshot.metadata
         name = snapshot.table.name
+        if snapshot.domains():
+            raise DeltaError(
+                f"{name}: the table is clustered, or has other metadata domains, which "
+                f"the new schema may not fit; {_ELSEWHERE}(..., overwrite_schema=True)"
+            )
         return replaced_metadata(snapshot.metadata, schema, None, name)
 
     def _condition(self, metadata: Metadata) -> Predicate | None:
