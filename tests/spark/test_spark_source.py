@@ -382,7 +382,9 @@ def test_columns_that_do_not_fit_are_refused(
         ({"storage.token": "a${V}s3cret"}, DeltaError, r"option storage.token: Spark"),
         ({"storage.proxy_url": "http://u:s3cret@h"}, DeltaError, r"write \$\{VAR\}"),
         ({"azure_storage_account_key": "s3cret"}, DeltaError, r"spark.read and write"),
-        ({"readchangefeed": "true"}, DeltaError, "readchangefeed isn't one of columns"),
+        ({"readchangedata": "true"}, DeltaError, "readchangedata isn't one of columns"),
+        ({"readchangefeed": "true"}, DeltaError, "No startingVersion or"),
+        ({"versionasof": "0", "timestampasof": "0"}, DeltaError, "give only one of"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(

@@ -3,7 +3,9 @@
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from pyspark.sql.types import StructType
 
 import delkalakedb as dk
 from delkalakedb import spark as dks
-from delkalakedb.errors import DeltaError
+from delkalakedb.errors import DeltaError, VersionNotFoundError
 from delkalakedb.settings.uri import format_uri, parse_uri
 from delkalakedb.spark.pyspark_api import ReadAllAvailable, ReadLimit, ReadMaxFiles
 from delkalakedb.spark.stream import StreamReader
@@ -102,6 +104,43 @@ def test_starting_version_chooses_the_first_commit(uri: str) -> None:
     assert list(latest.batches(ReadAllAvailable())) == [[9]]
 
 
+def test_starting_timestamp_and_sizes_of_batches(uri: str) -> None:
+    for i in range(4):
+        append(uri, i)
+    with dk.connect(uri) as catalog:
+        ms = catalog.snapshot("source", 2).table.timestamp_ms
+        at = datetime.fromtimestamp(ms / 1000, UTC)
+        sizes = catalog.snapshot("source").files().read_all()["size_bytes"].to_pylist()
+    two = f"{max(sizes) + 1}b"
+
+    assert list(Stream(uri, startingTimestamp=at.isoformat()).batches()) == [[2, 3]]
+    found = Stream(uri, startingVersion=0, maxBytesPerTrigger=two).batches()
+    assert list(found) == [[0, 1], [2, 3]]
+    late = (at + timedelta(days=1)).isoformat()
+    with pytest.raises(VersionNotFoundError, match="after the table's latest version"):
+        Stream(uri, startingTimestamp=late)
+
+
+def test_expired_versions_stop_the_stream_or_are_left_out(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(4):
+        append(uri, i)
+    dk.DeltaTable(uri).create_checkpoint()
+    later = time.time() + 60 * 24 * 3600
+    with dk.connect(uri) as catalog, monkeypatch.context() as patch:
+        patch.setattr("time.time", lambda: later)
+        catalog.expire("source", before_version=2)
+        first = catalog.log("source").head().first_version
+        assert first == 2
+    stream = Stream(uri, startingVersion=1)
+
+    with pytest.raises(VersionNotFoundError, match="set failOnDataLoss to false"):
+        list(stream.batches())
+    found = Stream(uri, startingVersion=1, failOnDataLoss="false").batches()
+    assert list(found) == [list(range(first + 1, 4))]
+
+
 def test_available_now_reads_up_to_the_version_of_its_start(uri: str) -> None:
     append(uri, 1)
     stream = Stream(uri, startingVersion=0)
@@ -121,6 +160,8 @@ def test_available_now_reads_up_to_the_version_of_its_start(uri: str) -> None:
         ("delete", {"skipChangeCommits": "true"}, [1, 2, 3]),
         ("update", {"ignoreDeletes": "true"}, "set skipChangeCommits"),
         ("update", {"skipChangeCommits": "true"}, [1, 2, 3]),
+        ("update", {"ignoreChanges": "true"}, [1, 2, 3, 5]),
+        ("delete", {"ignoreChanges": "true"}, [1, 2, 3]),
         ("optimize", {}, [1, 2, 3]),
     ],
 )
@@ -182,6 +223,10 @@ def test_rows_deleted_by_a_vector_are_not_in_the_first_batch(tmp_path: Path) -> 
         ({"where": "x > 1"}, "takes no where"),
         ({"versionAsOf": "0"}, "takes no versionAsOf"),
         ({"maxFilesPerTrigger": "0"}, "at least 1"),
+        ({"maxBytesPerTrigger": "0"}, "at least 1 byte"),
+        ({"maxBytesPerTrigger": "10 bananas"}, "a size of at least 1 byte"),
+        ({"endingVersion": "1"}, "takes no endingVersion"),
+        ({"startingVersion": 0, "startingTimestamp": "x"}, "only one of"),
         ({"startingVersion": "soon"}, "whole number"),
         ({"skipChangeCommits": "yes", "startingVersion": 0}, "true or false"),
     ],

@@ -112,9 +112,24 @@ def parse_vector(data: bytes) -> "BitMap64":
         raise CodecError("a deletion vector ends too early or is damaged") from error
 
 
-def kept_rows(gone: "BitMap64", start: int, count: int) -> "array[int]":
-    """Return the live rows among `count` rows from `start` on, relative to `start`."""
-    rows = type(gone)(range(start, start + count)) - gone
+def kept_rows(
+    gone: "BitMap64 | None", start: int, count: int, only: "BitMap64 | None" = None
+) -> "array[int]":
+    """Return the live rows among `count` rows from `start` on, relative to `start`.
+
+    Args:
+        gone: the deleted rows.
+        start: the first row.
+        count: the number of rows.
+        only: the rows to return if they are live, or None for all rows.
+    """
+    from pyroaring import BitMap64
+
+    rows = BitMap64(range(start, start + count))
+    if only is not None:
+        rows &= only
+    if gone is not None:
+        rows -= gone
     return rows.shift(-start).to_array()
 
 

@@ -12,6 +12,7 @@ from delkalakedb.errors import (
     DeltaError,
     TableExistsError,
     TableNotFoundError,
+    VersionNotFoundError,
 )
 from delkalakedb.model.rules.conflicts import Rule
 
@@ -75,7 +76,7 @@ def delta_spark_errors() -> Iterator[None]:
     except TableNotFoundError as error:
         text = f"the table cannot be found: {error}"
         raise _both(error, AnalysisException, text) from error
-    except TableExistsError as error:
+    except (TableExistsError, VersionNotFoundError) as error:
         raise _both(error, AnalysisException, str(error)) from error
 
 

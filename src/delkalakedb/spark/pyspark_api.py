@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable as ReadAllAvailable,
         ReadLimit as ReadLimit,
+        ReadMaxBytes as ReadMaxBytes,
         ReadMaxFiles as ReadMaxFiles,
         SupportsTriggerAvailableNow as SupportsTriggerAvailableNow,
     )
@@ -37,6 +38,7 @@ _LATER = {
     "DataSourceStreamArrowWriter": ("pyspark.sql.datasource", "4.1"),
     "ReadAllAvailable": (_STREAM_SOURCE, "4.2"),
     "ReadLimit": (_STREAM_SOURCE, "4.2"),
+    "ReadMaxBytes": (_STREAM_SOURCE, "4.2"),
     "ReadMaxFiles": (_STREAM_SOURCE, "4.2"),
     "SupportsTriggerAvailableNow": (_STREAM_SOURCE, "4.2"),
 }
@@ -94,12 +96,15 @@ def from_arrow(
     return spark.createDataFrame(rows, schema, verifySchema=False)
 
 
-def file_uri(rows: DataFrame) -> Column:
-    """Return the column of Spark's own with the URI of the file of each row."""
+def about_file(rows: DataFrame, name: str) -> Column:
+    """Return a column of Spark's own about the file of each row, such as `file_path`.
+
+    `file_path` is the URI of the file.
+    """
     if hasattr(rows, "metadataColumn"):
-        return rows.metadataColumn("_metadata")["file_path"]
+        return rows.metadataColumn("_metadata")[name]
     java: Any = rows
-    return _column(java._jdf.metadataColumn("_metadata"))["file_path"]
+    return _column(java._jdf.metadataColumn("_metadata"))[name]
 
 
 def repartition_by_id(rows: DataFrame, number: int, place: Column) -> DataFrame:

@@ -22,10 +22,13 @@ from delkalakedb.model.actions import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from delkalakedb.catalog.read.action_rows import LoggedCommit
     from delkalakedb.model.log import State
     from delkalakedb.model.records import Commit
 
 _NO_LIMIT = 2**62
+# the most commits that are loaded together; the first one is loaded alone
+_TOGETHER = 200
 
 
 class SqlTxnLogReader:
@@ -148,6 +151,31 @@ class SqlTxnLogReader:
 
         (commit,) = load_commits(self._backend, self._name, version - 1, version)
         return commit.actions
+
+    def commits(self, first: int, last: int) -> Iterator[LoggedCommit]:
+        """Yield the commits from one version to another, as far as they exist.
+
+        Raise `VersionNotFoundError` if a commit isn't kept any more.
+        """
+        from delkalakedb.catalog.read.action_rows import load_commits
+
+        start, together = first, 1
+        while start <= last:
+            head = self.head()
+            end, kept = (
+                min(start + together - 1, last, head.version),
+                head.first_version,
+            )
+            # The first version is kept as a whole, without what its commit changed.
+            if 0 < kept >= start:
+                raise VersionNotFoundError(
+                    f"{self._name}: changes are known since version {kept + 1}, not "
+                    f"since {start}"
+                )
+            if end < start:
+                return
+            yield from load_commits(self._backend, self._name, start - 1, end)
+            start, together = end + 1, min(2 * together, _TOGETHER)
 
     def _values(self, name: str, **params: Any) -> list[Any]:
         with self._backend.reading() as session:

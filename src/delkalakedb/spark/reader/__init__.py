@@ -6,6 +6,7 @@ from delkalakedb.doors import door
 
 if TYPE_CHECKING:
     from delkalakedb.spark.reader.arrow_files import *
+    from delkalakedb.spark.reader.change_feed import *
     from delkalakedb.spark.reader.frame import *
     from delkalakedb.spark.reader.source import *
     from delkalakedb.spark.reader.table_version import *
@@ -14,6 +15,7 @@ else:
         __name__,
         {
             "arrow_files": "DataFile FILE_COLUMNS data_file data_files",
+            "change_feed": "check_recorded files_of version_since",
             "frame": "FILE_COLUMN",
             "source": (
                 "BatchReader FilesPartition READ_OPTIONS "

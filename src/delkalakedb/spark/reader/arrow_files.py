@@ -8,7 +8,7 @@ opens no catalog.
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -24,6 +24,12 @@ from delkalakedb.model.actions import (
     decode_struct,
     encode_struct,
     known,
+)
+from delkalakedb.model.changes import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    ChangedFile,
 )
 from delkalakedb.model.paths import Inside
 from delkalakedb.model.rules.features import Use, features_for
@@ -41,8 +47,13 @@ from delkalakedb.model.vectors import (
 from delkalakedb.storage import canonical_location, resolve_readable
 from delkalakedb.write.engines.deltars import open_input
 
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
 # the columns of `Snapshot.files` that a `DataFile` is made of
 FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
+# more columns of files with changed rows
+CHANGE_COLUMNS = ("only_rows", "change_type", "commit_version", "commit_ms")
 _ID = "delta.columnMapping.id"
 _PARQUET_ID = b"PARQUET:field_id"
 _BATCH_ROWS = 64 * 1024
@@ -50,26 +61,64 @@ _BATCH_ROWS = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file of a version; partition values and deletion vector are JSON."""
+    """A data file of a version; partition values and deletion vectors are JSON.
+
+    `ChangedFile` describes `only_rows` and `change_type`. The commit's version and time
+    are given for files with changed rows only.
+    """
 
     path: str
     partition_values: str
     size_bytes: int
     deletion_vector: str | None = None
+    only_rows: str | None = None
+    change_type: str | None = None
+    commit_version: int | None = None
+    commit_ms: int | None = None
+
+    def constant(self, column: str) -> str | int | None:
+        """Return the value that a column of the feed has in all rows, if there is one.
+
+        Times are in microseconds.
+        """
+        if column == CHANGE_TYPE:
+            return self.change_type
+        if column == COMMIT_VERSION:
+            return self.commit_version
+        if column == COMMIT_TIMESTAMP and self.commit_ms is not None:
+            return self.commit_ms * 1000
+        return None
 
 
 def data_files(files: pa.Table | pa.RecordBatch) -> list[DataFile]:
-    """Return the files in a list with `FILE_COLUMNS`."""
-    columns = (files[name].to_pylist() for name in FILE_COLUMNS)
-    return list(map(DataFile, *columns))
+    """Return the files in a list with `FILE_COLUMNS`, and maybe `CHANGE_COLUMNS`."""
+    names = files.schema.names
+    wanted = [name for name in (*FILE_COLUMNS, *CHANGE_COLUMNS) if name in names]
+    return list(map(DataFile, *(files[name].to_pylist() for name in wanted)))
 
 
 def data_file(add: Add) -> DataFile:
     """Return the file that `add` adds."""
-    vector = known(add.deletion_vector)
     values = msgspec.json.encode(add.partition_values).decode()
-    dv = None if vector is None else encode_struct(vector).decode()
-    return DataFile(add.path, values, add.size, dv)
+    return DataFile(add.path, values, add.size, _text(known(add.deletion_vector)))
+
+
+def _text(vector: DeletionVector | None) -> str | None:
+    return None if vector is None else encode_struct(vector).decode()
+
+
+def changed_file(file: ChangedFile, version: int, commit_ms: int) -> DataFile:
+    """Return a file with rows that a version changed."""
+    return DataFile(
+        file.path,
+        msgspec.json.encode(file.partition_values).decode(),
+        file.size,
+        _text(file.deletion_vector),
+        _text(file.only_rows),
+        file.change_type,
+        version,
+        commit_ms,
+    )
 
 
 @dataclass(frozen=True)
@@ -113,12 +162,12 @@ class ArrowReader:
         ):
             columns = [self._column(f, file, parquet) for f in self.target]
             names = [column for column in columns if isinstance(column, str)]
-            vector, at = self._vector(file), 0
-            gone = None if vector is None else parse_vector(vector)
+            gone, only = map(self._bitmap, (file.deletion_vector, file.only_rows))
+            at = 0
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=names):
                 rows = self._shaped(batch, columns)
-                if gone is not None:
-                    rows = _taken(rows, kept_rows(gone, at, batch.num_rows))
+                if gone is not None or only is not None:
+                    rows = _taken(rows, kept_rows(gone, at, batch.num_rows, only))
                 at += batch.num_rows
                 if self.condition is not None:
                     rows = rows.filter(self.condition)
@@ -130,6 +179,8 @@ class ArrowReader:
         """Return the name of a column in the file, or its value for all rows."""
         if wanted.name == self.file_column:
             return pa.scalar(file.path, wanted.type)
+        if (constant := file.constant(wanted.name)) is not None:
+            return pa.scalar(constant, wanted.type)
         column = self._fields[wanted.name]
         if wanted.name in self.partition_columns:
             values = msgspec.json.decode(file.partition_values)
@@ -192,24 +243,26 @@ class ArrowReader:
 
     def _find(self, there: Sequence[pa.Field], column: Field) -> pa.Field | None:
         # Columns in files without ids are found by physical names.
-        if self.by_id and any(map(_parquet_id, there)):
+        if self.by_id and _ID in column.metadata and any(map(_parquet_id, there)):
             wanted = str(column.metadata[_ID]).encode()
             return next((f for f in there if _parquet_id(f) == wanted), None)
         return next((f for f in there if f.name == column.physical_name), None)
 
     @property
     def _fields(self) -> dict[str, Field]:
-        return {f.name: f for f in parse_schema(self.schema_string).fields}
+        fields = {f.name: f for f in parse_schema(self.schema_string).fields}
+        return fields | {CHANGE_TYPE: Field(CHANGE_TYPE, "string", nullable=True)}
 
-    def _vector(self, file: DataFile) -> bytes | None:
-        if file.deletion_vector is None:
+    def _bitmap(self, text: str | None) -> "BitMap64 | None":
+        if text is None:
             return None
-        vector = decode_struct(file.deletion_vector, DeletionVector)
+        vector = decode_struct(text, DeletionVector)
         if (path := vector_path(vector)) is None:
-            return inline_vector(vector)
+            return parse_vector(inline_vector(vector))
         with self._open(path) as opened:
             opened.seek(known(vector.offset) or 0)
-            return unframed(vector, opened.read(vector.size_in_bytes + FRAME_BYTES))
+            data = opened.read(vector.size_in_bytes + FRAME_BYTES)
+        return parse_vector(unframed(vector, data))
 
     def _open(self, path: str, size_bytes: int | None = None) -> pa.NativeFile:
         place = resolve_readable(path, self.location)

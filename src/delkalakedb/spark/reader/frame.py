@@ -29,15 +29,18 @@ from pyspark.sql.types import (
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import DeltaError
+from delkalakedb.model.changes import CHANGE_TYPE
 from delkalakedb.model.rules.features import Use
 from delkalakedb.model.schema.properties import parse_properties
-from delkalakedb.spark.pyspark_api import condition_of, file_uri, from_arrow
+from delkalakedb.spark.pyspark_api import about_file, condition_of, from_arrow
 from delkalakedb.spark.reader.arrow_files import (
+    CHANGE_COLUMNS,
     FILE_COLUMNS,
     arrow_reader,
     check_readable,
     unreadable,
 )
+from delkalakedb.spark.reader.change_feed import FEED_FIELDS
 from delkalakedb.spark.reader.layout import (
     LISTS,
     Partition,
@@ -46,6 +49,9 @@ from delkalakedb.spark.reader.layout import (
     is_verbatim,
     listed,
     literals,
+    looked_up,
+    numbered,
+    once_each,
     partitions_in,
     schemes_of,
     told_by_folders,
@@ -60,6 +66,9 @@ FILE_COLUMN = "__dk_file"
 LIST_COLUMNS = (*FILE_COLUMNS, "modification_time_ms")
 # scans; with more distinct partition values, one scan is joined with the log
 _SCANS = 32
+# the columns of a changed file that `_ChangeFrames` attaches to its rows
+_SAID = ("change_type", "commit_version", "commit_ms", "partition_values")
+_TEXT, _WHOLE = StringType(), LongType()
 _TASKS = 16
 _TASK_BYTES = 64 * 1024 * 1024
 # CORRECTED, because other writers use no dates of the Julian calendar
@@ -68,6 +77,23 @@ _OPTIONS = {
     "int96RebaseMode": "CORRECTED",
     "mergeSchema": "false",
 }
+
+
+def changes_frame(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    files: pa.Table,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return the changed rows in `files`, a table of `ChangeFeed`.
+
+    The rows have the columns of the table and those of the feed.
+    """
+    frames = _ChangeFrames(spark, snapshot, storage_options)
+    parts = list(frames.parts(files))
+    if not parts:
+        return spark.createDataFrame([], frames.schema)
+    return reduce(lambda left, right: left.unionAll(right), parts)
 
 
 def frame(
@@ -194,7 +220,7 @@ class _Frames:
             found = attach(self._spark, rows, uris, files, looked_up)
             rows, tag, values = found.rows, found.path, {**values, **found.partitions}
         else:
-            tag = sf.substr(file_uri(rows), sf.lit(len(self._root) + 2))
+            tag = sf.substr(about_file(rows, "file_path"), sf.lit(len(self._root) + 2))
         columns = [
             _known(values[f.name], f).alias(f.name, metadata=f.metadata)
             if f.name in values
@@ -203,11 +229,20 @@ class _Frames:
         ]
         return rows.select(*columns, *[tag.alias(FILE_COLUMN)] * self._tagged)
 
-    def _scan(self, uris: pa.ChunkedArray, files: pa.Table, told: bool) -> DataFrame:
-        """Return the columns stored in data files, under their physical names."""
+    def _scan(
+        self,
+        uris: pa.ChunkedArray,
+        files: pa.Table,
+        told: bool,
+        more: Sequence[StructField] = (),
+    ) -> DataFrame:
+        """Return the columns stored in data files, under their physical names.
+
+        `more` are stored columns that aren't the table's.
+        """
         values = set() if told else {p.field.name for p in self._partitions}
         stored = [f for f in self._columns if f.name not in values]
-        schema = StructType([self._physical(f) for f in stored])
+        schema = StructType([*map(self._physical, stored), *more])
         reader = self._spark.read.schema(schema).options(**_OPTIONS)
         # Without this option, Spark finds no rows in a list without partitions.
         reader = reader.option("recursiveFileLookup", str(not told).lower())
@@ -228,7 +263,9 @@ class _Frames:
         target = arrow_schema(self.schema)
         reader = arrow_reader(self._snapshot, target, self._storage_options)
         reader = replace(reader, file_column=FILE_COLUMN if self._tagged else None)
-        rows = from_arrow(self._spark, files.select(FILE_COLUMNS))
+        given = files.schema.names
+        columns = [n for n in (*FILE_COLUMNS, *CHANGE_COLUMNS) if n in given]
+        rows = from_arrow(self._spark, files.select(columns))
         bytes_ = pc.sum(files["size_bytes"]).as_py()
         tasks = min(files.num_rows, max(_TASKS, bytes_ // _TASK_BYTES))
         return rows.repartition(tasks).mapInArrow(reader.read_listed, self.schema)
@@ -263,3 +300,65 @@ def _known(value: Column, column: StructField) -> Column:
     if column.nullable or unused is None:
         return value
     return sf.coalesce(value, sf.lit(unused).cast(column.dataType))
+
+
+class _ChangeFrames(_Frames):
+    """The DataFrames of changed rows.
+
+    Spark returns the modification time of each row's file without a cost. The lists of
+    files have numbers in its place, by which arrays of literals are indexed.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        snapshot: Snapshot,
+        storage_options: Mapping[str, str] | None,
+    ) -> None:
+        super().__init__(spark, snapshot, False, None, storage_options)
+
+    @property
+    def schema(self) -> StructType:
+        """The schema of the DataFrames."""
+        return StructType([*self._columns.fields, *FEED_FIELDS])
+
+    def parts(self, files: pa.Table) -> Iterator[DataFrame]:
+        """Yield DataFrames of change data files, and of files added or removed."""
+        own = pc.is_null(files["change_type"])
+        for some in (files.filter(own), files.filter(pc.invert(own))):
+            for once in once_each(some):
+                yield from super().parts(once)
+
+    def _odd(self, files: pa.Table) -> pa.ChunkedArray:
+        return pc.or_(super()._odd(files), pc.is_valid(files["only_rows"]))
+
+    def _native(self, files: pa.Table) -> Iterator[DataFrame]:
+        uris = uris_of(self._root, files["path"])
+        numbers, distinct = numbered(files, _SAID)
+        numbered_files = files.append_column("modification_time_ms", numbers)
+        own = files["change_type"].null_count > 0
+        rows = self._scan(uris, numbered_files, False, FEED_FIELDS[:1] if own else ())
+        number = sf.unix_millis(about_file(rows, "file_modification_time"))
+        kinds, versions, times_ms, texts = map(list, zip(*distinct, strict=True))
+        feed = dict(
+            zip(
+                (field.name for field in FEED_FIELDS),
+                (
+                    sf.col(CHANGE_TYPE) if own else looked_up(number, kinds, _TEXT),
+                    looked_up(number, versions, _WHOLE),
+                    sf.timestamp_millis(looked_up(number, times_ms, _WHOLE)),
+                ),
+                strict=True,
+            )
+        )
+        values = {
+            p.field.name: looked_up(number, list(map(p.text, texts)), p.type)
+            for p in self._partitions
+        }
+        columns = [
+            _known(values[f.name], f).alias(f.name, metadata=f.metadata)
+            if f.name in values
+            else self._stored(f)
+            for f in self._columns
+        ]
+        yield rows.select(*columns, *(c.alias(name) for name, c in feed.items()))

@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
 from delkalakedb.clock import now_ms
 from delkalakedb.model.actions import Metadata
@@ -29,7 +29,7 @@ from delkalakedb.model.schema.partition import (
     parse_partition_value,
 )
 from delkalakedb.model.schema.schema import Field, parse_schema
-from delkalakedb.spark.pyspark_api import file_uri, from_arrow
+from delkalakedb.spark.pyspark_api import about_file, from_arrow
 from delkalakedb.spark.schemas import arrow_schema, spark_schema
 from delkalakedb.spark.session import is_connect, java_path, spark_url
 from delkalakedb.storage import Store, canonical_location, open_store, resolve_readable
@@ -57,6 +57,10 @@ class Partition(NamedTuple):
         """Parse the column's value in `text`, a file's partition values as JSON."""
         found = msgspec.json.decode(text).get(self.field.physical_name)
         return parse_partition_value(found, self.field.type)
+
+    def text(self, text: str) -> str | None:
+        """Return the column's value in `text` as a text that Spark can cast."""
+        return format_partition_value(self.value(text), self.field.type)
 
     def values(self, texts: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
         """Parse the column's values of many files, each distinct text once."""
@@ -160,9 +164,48 @@ def literals(partitions: Sequence[Partition], text: str) -> dict[str, Column]:
     """Return the partition values in `text` as literal columns by name."""
     found = {}
     for partition in partitions:
-        value = format_partition_value(partition.value(text), partition.field.type)
+        value = partition.text(text)
         found[partition.field.name] = sf.lit(value).cast(partition.type)
     return found
+
+
+def once_each(files: pa.Table) -> Iterator[pa.Table]:
+    """Yield `files` in parts that have no path twice, as Spark needs them."""
+    seen: Counter[str] = Counter()
+    rounds = []
+    for path in files["path"].to_pylist():
+        rounds.append(seen[path])
+        seen[path] += 1
+    numbers = pa.array(rounds, pa.int64())
+    for number in range(max(rounds, default=-1) + 1):
+        yield files.filter(pc.equal(numbers, number))
+
+
+def numbered(
+    files: pa.Table, names: Sequence[str]
+) -> tuple[pa.Array, list[tuple[Any, ...]]]:
+    """Return a number for each file, and the values of columns by these numbers."""
+    found: dict[tuple[Any, ...], int] = {}
+    rows = zip(*(files[name].to_pylist() for name in names), strict=True)
+    numbers = [found.setdefault(row, len(found)) for row in rows]
+    return pa.array(numbers, pa.int64()), list(found)
+
+
+def looked_up(
+    number: Column, values: Sequence[str | int | None], to: DataType
+) -> Column:
+    """Return the value of type `to` at the index `number`."""
+    if len(set(values)) == 1:
+        return sf.lit(values[0]).cast(to)
+    # one text, because each literal would be a call of Java
+    array = sf.expr(f"array({', '.join(map(_literal, values))})")
+    return sf.get(array.cast(ArrayType(to)), number.cast("int"))
+
+
+def _literal(value: str | int | None) -> str:
+    if isinstance(value, str):
+        return f"CAST(X'{value.encode().hex()}' AS STRING)"
+    return "NULL" if value is None else f"{value}L"
 
 
 def attach(
@@ -174,7 +217,7 @@ def attach(
 ) -> Attached:
     """Join `rows` with the paths and partition values of their files."""
     said = {p.field.name: f"__dk_{i}" for i, p in enumerate(partitions)}
-    named = rows.select("*", file_uri(rows).alias(_URI))
+    named = rows.select("*", about_file(rows, "file_path").alias(_URI))
     lookup = _lookup(spark, list(said.values()), partitions, uris, files)
     joined = named.join(sf.broadcast(lookup), _URI, "left")
     unknown = sf.concat(sf.lit("not a file of the list: "), sf.col(_URI))

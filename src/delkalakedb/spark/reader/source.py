@@ -42,6 +42,12 @@ from delkalakedb.spark.reader.arrow_files import (
     arrow_reader,
     data_files,
 )
+from delkalakedb.spark.reader.change_feed import (
+    ChangeFeed,
+    feed_schema,
+    open_feed,
+    snapshot_of,
+)
 from delkalakedb.spark.schemas import arrow_schema, spark_schema
 from delkalakedb.storage import is_secret
 
@@ -127,14 +133,24 @@ _SHOWN = "Spark shows a data source's options in its plans"
 # for reads and streams, because `schema` can't tell which one it is called for
 READ_OPTIONS = (
     "columns",
+    "endingTimestamp",
+    "endingVersion",
+    "failOnDataLoss",
+    "ignoreChanges",
     "ignoreDeletes",
+    "maxBytesPerTrigger",
     "maxFilesPerTrigger",
+    "readChangeFeed",
     "skipChangeCommits",
+    "startingTimestamp",
     "startingVersion",
     "timestampAsOf",
     "versionAsOf",
     "where",
 )
+_ENDS = ("startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp")
+_TRAVEL = ("versionAsOf", "timestampAsOf")
+_SIZE = re.compile(r"([0-9]{1,15})\s*(?:([kmgtp])?b?)", re.IGNORECASE)
 # bytes of a task; opening a file counts as reading `_OPEN_BYTES`
 _TASK_BYTES = 32 * 1024 * 1024
 _OPEN_BYTES = 4 * 1024 * 1024
@@ -173,9 +189,15 @@ class SourceOptions:
         """Return the text of an option; case doesn't matter in its name."""
         return self.given.get(name.lower())
 
-    def flag(self, name: str) -> bool:
-        """Return an option that is true or false, by default false."""
-        text = (self.get(name) or "false").lower()
+    def either(self, *names: str) -> None:
+        """Raise `DeltaError` if several of the options are given."""
+        given = [name for name in names if self.get(name) is not None]
+        if len(given) > 1:
+            raise DeltaError(f"give only one of the options {', '.join(given)}")
+
+    def flag(self, name: str, default: str = "false") -> bool:
+        """Return an option that is true or false."""
+        text = (self.get(name) or default).lower()
         if text not in ("true", "false"):
             raise DeltaError(f"option {name} must be true or false, not {text!r}")
         return text == "true"
@@ -186,6 +208,18 @@ class SourceOptions:
         if text is not None and not re.fullmatch(r"[0-9]{1,18}", text):
             raise DeltaError(f"option {name} must be a whole number, not {text!r}")
         return None if text is None else int(text)
+
+    def size_bytes(self, name: str) -> int | None:
+        """Return an option that is a size, such as `10m` or a number of bytes."""
+        if (text := self.get(name)) is None:
+            return None
+        found = _SIZE.fullmatch(text.strip())
+        if found is None or int(found[1]) == 0:
+            raise DeltaError(
+                f"option {name} must be a size of at least 1 byte, such as 10m or 1g, "
+                f"not {text!r}"
+            )
+        return int(found[1]) << 10 * " kmgtp".index((found[2] or " ").lower())
 
     def time(self, name: str) -> datetime | None:
         """Return an option that is a time with a zone.
@@ -201,6 +235,28 @@ class SourceOptions:
         if moment is not None and moment.tzinfo is None:
             raise DeltaError(f"option {name}: {text!r} {_NO_TIME}")
         return moment
+
+    @property
+    def since(self) -> int | datetime | None:
+        """The version or time at which changes start."""
+        self.either(*_ENDS[:2])
+        return self.number(_ENDS[0]) if self.get(_ENDS[0]) else self.time(_ENDS[1])
+
+    @property
+    def until(self) -> int | datetime | None:
+        """The version or time at which changes end."""
+        self.either(*_ENDS[2:])
+        return self.number(_ENDS[2]) if self.get(_ENDS[2]) else self.time(_ENDS[3])
+
+    @property
+    def changes(self) -> bool:
+        """Whether the change data feed is read."""
+        changes = self.flag("readChangeFeed")
+        self.either(*_TRAVEL)
+        for name in _TRAVEL:
+            if changes and self.get(name) is not None:
+                raise DeltaError(f"readChangeFeed takes no {name}; use endingVersion")
+        return changes
 
     @property
     def columns(self) -> list[str] | None:
@@ -272,29 +328,43 @@ class FilesPartition(InputPartition):
 def load_schema(options: Mapping[str, str]) -> tuple[int, StructType]:
     """Return the version that `options` select, and the columns to read."""
     source = SourceOptions(dict(options), READ_OPTIONS)
+    changes = source.changes
     with source.snapshot() as snapshot:
+        version = snapshot.version
         if (where := source.predicate(snapshot)) is not None:
             row_filter(where)
-        return snapshot.version, spark_schema(snapshot.metadata, source.columns)
+        if not changes:
+            return version, spark_schema(snapshot.metadata, source.columns)
+    with source.opened() as (catalog, name):
+        latest = catalog.snapshot(name, version)
+        metadata = snapshot_of(catalog, latest, source.until).metadata
+        return version, feed_schema(metadata, source.columns)
 
 
 class BatchReader(DataSourceReader):
-    """The reader of the files of one version."""
+    """The reader of the files of one version, or of the changes of a range."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, version: int | None
     ) -> None:
         self._options = SourceOptions(dict(options), READ_OPTIONS)
         self._names = schema.names
+        self._changes = self._options.changes
+        if not self._changes and any(map(self._options.get, _ENDS)):
+            raise DeltaError(f"{', '.join(_ENDS)} need readChangeFeed=true")
         with self._options.snapshot(version) as snapshot:
             self._version = snapshot.version
-            self._where = self._options.predicate(snapshot)
-            self._reader = table_reader(
-                snapshot, schema, self._where, self._options.storage_options
-            )
+            if not self._changes:
+                self._reader = self._table_reader(snapshot, schema)
+        if self._changes:
+            with self._feed() as feed:
+                self._reader = self._table_reader(feed.snapshot, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the files that may hold matching rows, grouped by task."""
+        if self._changes:
+            with self._feed() as feed:
+                return tasks_of(list(feed.files()))
         with self._options.snapshot(self._version) as snapshot:
             files = snapshot.files(self._where, columns=FILE_COLUMNS)
             return tasks_of(data_files(files.read_all()))
@@ -306,15 +376,34 @@ class BatchReader(DataSourceReader):
         for batch in self._reader.read(files):
             yield batch.select(self._names)
 
+    def _table_reader(self, snapshot: Snapshot, schema: StructType) -> ArrowReader:
+        self._where = self._options.predicate(snapshot)
+        options = self._options.storage_options
+        return table_reader(
+            snapshot, schema, self._where, options, changes=self._changes
+        )
+
+    @contextmanager
+    def _feed(self) -> Iterator[ChangeFeed]:
+        options = self._options
+        with options.opened() as (catalog, name):
+            yield open_feed(catalog, name, options.since, options.until, self._version)
+
 
 def table_reader(
     snapshot: Snapshot,
     schema: StructType,
     where: Predicate | None,
     storage_options: Mapping[str, str],
+    *,
+    changes: bool = False,
 ) -> ArrowReader:
-    """Return the reader of the columns of `schema` and of the filter `where`."""
-    there = spark_schema(snapshot.metadata, schema.names)
+    """Return the reader of the columns of `schema` and of the filter `where`.
+
+    With `changes`, the columns may be those of the change data feed.
+    """
+    schema_of = feed_schema if changes else spark_schema
+    there = schema_of(snapshot.metadata, schema.names)
     for given, column in zip(schema, there, strict=True):
         if given.simpleString() != column.simpleString():
             raise SchemaMismatchError(

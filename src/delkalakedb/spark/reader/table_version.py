@@ -24,7 +24,9 @@ from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import Schema, parse_schema
 from delkalakedb.model.times import from_micros, to_ms
 from delkalakedb.settings import require_table
-from delkalakedb.spark.reader.frame import LIST_COLUMNS, frame
+from delkalakedb.spark.exceptions import delta_spark_errors
+from delkalakedb.spark.reader.change_feed import ChangeFeed, open_feed
+from delkalakedb.spark.reader.frame import LIST_COLUMNS, changes_frame, frame
 from delkalakedb.spark.reader.layout import partitions_in
 from delkalakedb.spark.schemas import quoted, spark_schema
 from delkalakedb.spark.session import check_spark, is_connect
@@ -312,8 +314,13 @@ def read(
     timestamp: str | datetime | date | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
+    *,
+    changes_from: int | str | datetime | date | None = None,
+    changes_to: int | str | datetime | date | None = None,
 ) -> DataFrame:
     """Return the rows of a table at one version, at which the DataFrame stays.
+
+    With `changes_from`, return the rows of the change data feed instead.
 
     Args:
         spark: the Spark session.
@@ -326,9 +333,23 @@ def read(
         columns: the columns to return, in this order.
         storage_options: the options of the object store, for files that Spark can't
             reach.
+        changes_from: the first version whose changes are returned, or a time: the first
+            version that isn't older.
+        changes_to: the last version whose changes are returned, or a time: the newest
+            version that isn't newer. By default the latest version.
     """
     check_spark(spark)
     parsed = uri_of(spark, uri)
+    if changes_from is not None or changes_to is not None:
+        if version is not None or timestamp is not None:
+            raise DeltaError(
+                f"{uri}: changes are read between two versions; give changes_to "
+                "instead of version or timestamp"
+            )
+        bounds = _bound(spark, changes_from), _bound(spark, changes_to)
+        with delta_spark_errors():
+            feed = open_feed(open_catalog(parsed), require_table(parsed), *bounds)
+            return read_changes(spark, feed, where, columns, storage_options)
     at_ms = None if timestamp is None else to_ms(moment_of(spark, timestamp))
     snapshot = open_catalog(parsed).snapshot(
         require_table(parsed), version, timestamp_ms=at_ms
@@ -354,6 +375,30 @@ def read_snapshot(
     # again, because a file may also hold rows that don't match
     matching = rows.filter(where)
     return matching if columns is None else matching.select(*map(quoted, columns))
+
+
+def read_changes(
+    spark: SparkSession,
+    feed: ChangeFeed,
+    where: str | Column | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return the changed rows of `feed` that match `where`."""
+    rows = changes_frame(spark, feed.snapshot, feed.table, storage_options)
+    if where is not None:
+        rows = rows.filter(where)
+    return rows if columns is None else rows.select(*map(quoted, columns))
+
+
+def _bound(
+    spark: SparkSession, given: int | str | datetime | date | None
+) -> int | datetime | None:
+    if given is None or (isinstance(given, int) and given >= 0):
+        return given
+    if isinstance(given, int):
+        raise DeltaError(f"a version must be at least 0, not {given}")
+    return moment_of(spark, given)
 
 
 def moment_of(spark: SparkSession, timestamp: str | datetime | date) -> datetime:

@@ -29,6 +29,7 @@ from delkalakedb.catalog.engine import CLIENT
 from delkalakedb.clock import now_ms
 from delkalakedb.errors import StorageError
 from delkalakedb.model.actions import Action, Add, Cdc, CommitInfo, Metadata, known
+from delkalakedb.model.changes import CHANGE_TYPE as CHANGE_TYPE
 from delkalakedb.model.new_actions import NewFile, new_commit_info
 from delkalakedb.model.rules.protocol import check_writable
 from delkalakedb.model.schema.schema import Column
@@ -50,7 +51,6 @@ from delkalakedb.write import private_folder, removed, table_files
 from delkalakedb.write.engines import Work
 
 T = TypeVar("T")
-CHANGE_TYPE = "_change_type"
 _CHANGES = "_change_data"
 
 # the rows that tasks of `Upload` return, one for each file
