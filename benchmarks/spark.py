@@ -19,7 +19,7 @@ from report import render, write_json
 sys.path.append(str(Path(__file__).parents[1]))
 from tests.support import delta_spark
 
-_BARS = ("scan", "plan", "grow", "write", "merge")
+_BARS = ("scan", "plan", "grow", "changes", "write", "merge")
 _ROWS, _MERGED = 40 * MILLION, 10 * MILLION
 _SIZES, _QUICK_SIZES = (10_000, 50_000, MILLION), (1_000, 5_000, 10_000)
 _CONFIG = {
@@ -94,6 +94,7 @@ def _measure(
         "scan": lambda: spark_reads.measure_scan(run, session),
         "plan": lambda: spark_reads.measure_plan(run, session),
         "grow": lambda: spark_reads.measure_growth(run, session),
+        "changes": lambda: spark_reads.measure_changes(run, session, has_delta),
         "write": lambda: spark_writes.measure_write(run, session),
         "merge": lambda: spark_writes.measure_merge(run, session, has_delta),
     }

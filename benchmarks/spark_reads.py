@@ -10,7 +10,7 @@ import tables
 from bars import Run, short
 from measure import medians, timed
 from pyspark.sql import DataFrame, SparkSession
-from spark_rows import rows
+from spark_rows import made, rows
 
 from delkalakedb import spark as dks
 from delkalakedb.model.actions import Action, Add
@@ -18,6 +18,9 @@ from delkalakedb.model.log import Staged
 from delkalakedb.settings.uri import format_uri, parse_uri
 
 _OVER_PARQUET = 1.15
+_OVER_DELTA = 1.5
+# versions that have the changes of the second table
+_VERSIONS = 50
 _PLANNED, _FASTER = 50_000, 20
 _FLAT = 3
 _ROUNDS = 5
@@ -55,6 +58,60 @@ def _report(run: Run, bar: str, name: str, found: dict[str, float]) -> None:
         run.report(bar, f"{name}, {who}", seconds * 1000, "ms")
     ratio = found["ours"] / found["parquet"]
     run.at_most(bar, f"{name}, ours / spark.read.parquet", ratio, _OVER_PARQUET)
+
+
+def measure_changes(run: Run, session: SparkSession, has_delta: bool) -> None:
+    """Measure reading changes against Delta Spark on the same log."""
+    size = run.bulk // 40
+    catalog = run.database("changes").uri
+    for kind in ("updated rows", f"{_VERSIONS} appends"):
+        name = kind.replace(" ", "_")
+        uri = format_uri(parse_uri(catalog).with_table(name))
+        folder = run.folder / name
+        _changed(session, uri, folder, size, appends=kind != "updated rows")
+        changes = {"ours": lambda u=uri: dks.read(session, u, changes_from=1)}
+        if has_delta:
+            reader = session.read.format("delta").option("readChangeFeed", "true")
+            delta = reader.option("startingVersion", 1)
+            changes["delta"] = lambda f=folder, r=delta: r.load(str(f))
+        else:
+            run.notes.append("changes: no Delta Spark to compare with")
+        bar = f"read {short(size)} changes, {kind}"
+        for what, query in list(_QUERIES.items())[:2]:
+            cases = {
+                who: timed(lambda q=query, r=read: q(r()))
+                for who, read in changes.items()
+            }
+            found = medians(cases, least=_ROUNDS, most=_ROUNDS, warm=2)
+            for who, seconds in found.items():
+                run.report(bar, f"{what}, {who}", seconds * 1000, "ms")
+            if has_delta:
+                ratio = found["ours"] / found["delta"]
+                run.at_most(bar, f"{what}, ours / Delta Spark", ratio, _OVER_DELTA)
+        if has_delta:
+            ours, theirs = (read() for read in changes.values())
+            odd = ours.exceptAll(theirs).count() + theirs.exceptAll(ours).count()
+            run.at_most(bar, "rows that differ", odd, 0, "")
+        missing = size - changes["ours"]().count()
+        run.at_most(bar, "rows missing", missing, 0, "")
+        shutil.rmtree(folder)
+
+
+def _changed(
+    session: SparkSession, uri: str, folder: Path, size: int, *, appends: bool
+) -> None:
+    """Make a table with `size` changes since version 1."""
+    feed = {"delta.enableChangeDataFeed": "true"}
+    first = rows(session, size)
+    dks.write(first, uri, location=str(folder), configuration=feed)
+    if not appends:
+        # both images of half of the rows
+        dks.DeltaTable.forUri(session, uri).update("id % 2 = 0", {"count": "count + 1"})
+        return
+    part = size // _VERSIONS
+    for number in range(_VERSIONS):
+        ids = session.range(number * part, (number + 1) * part, 1, 1)
+        dks.write(made(ids), uri)
 
 
 def measure_plan(run: Run, session: SparkSession) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import delkalakedb as dk
@@ -18,6 +19,7 @@ from delkalakedb.settings.uri import format_uri, parse_uri
 from tests.support.mapped_tables import make
 
 SETTING = "spark.sql.sources.partitionOverwriteMode"
+ENABLED = "spark.databricks.delta.dynamicPartitionOverwrite.enabled"
 Rows = list[tuple[int, str | None]]
 
 
@@ -167,6 +169,27 @@ def test_append_only_table_and_concurrent_append_are_heeded(
     dk.DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "true"})
     with pytest.raises(DeltaError, match=r"delta\.appendOnly"):
         dks.write(frame(spark, (9, "a")), uri, "overwrite")
+
+
+@pytest.mark.usefixtures("dynamic")
+def test_delta_sparks_own_setting_forbids_dynamic_overwrites(
+    spark: SparkSession, uri: str
+) -> None:
+    start(spark, uri)
+    spark.conf.set(ENABLED, "false")
+    said = "Dynamic partition overwrite mode is specified .* but it is disabled"
+    try:
+        with pytest.raises(DeltaError, match=said):
+            dks.write(frame(spark, (9, "a")), uri, "overwrite")
+        with pytest.raises(PySparkException, match=said):
+            save(frame(spark, (9, "a")), uri)
+        assert len(rows(uri)) == 4
+        save(frame(spark, (9, "a")), uri, partitionOverwriteMode="static")
+    finally:
+        spark.conf.unset(ENABLED)
+    assert rows(uri) == [(9, "a")]
+    location = Path(dk.DeltaTable(uri).table_uri.removeprefix("file://"))
+    assert len(list(location.rglob("*.parquet"))) == 5
 
 
 @pytest.mark.usefixtures("dynamic")

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import duckdb
 import polars
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import Schema
 from pyspark import cloudpickle
@@ -170,8 +171,8 @@ def test_what_spark_cannot_pass_on_is_refused(spark: SparkSession, uri: str) -> 
     said = "partitioning or clustering columns do not match the existing table's"
     with pytest.raises(IllegalArgumentException, match=said):
         rows.write.format("deltasql").mode("append").partitionBy("p").save(uri)
-    with pytest.raises(AnalysisException, match=r"replacewhere .*spark.read and write"):
-        save(rows, uri, "overwrite", replaceWhere="id > 5")
+    with pytest.raises(AnalysisException, match=r"replaceon .*spark.read and write"):
+        save(rows, uri, "overwrite", replaceOn="id")
     assert load(spark, uri).count() == 3
     with pytest.raises(AnalysisException, match=r"\$\{VAR\}") as refused:
         load(spark, secret)
@@ -350,7 +351,7 @@ def test_null_in_a_column_that_takes_none_fails_the_task(uri: str) -> None:
 @pytest.mark.parametrize(
     ("types", "message"),
     [
-        ({"id": "long", "x": "integer"}, r"no column x; .*spark.write.*merge_schema"),
+        ({"id": "long", "x": "integer"}, "no column x; mergeSchema=true adds it"),
         ({"id": "string"}, "id:bigint can't take string"),
     ],
 )
@@ -415,3 +416,117 @@ def test_null_and_odd_partition_values_keep_apart(uri: str) -> None:
     reader = BatchReader(options, small_schema(), None)
     found = [r for t in reader.partitions() for b in reader.read(t) for r in b["id"]]
     assert [value.as_py() for value in found] == [odd.index(None)]
+
+
+# ---- options of writes
+
+
+def test_spark_passes_on_the_options_of_a_write(spark: SparkSession, uri: str) -> None:
+    dk.write_deltalake(uri, SMALL, partition_by=["p"])
+    rows = spark.createDataFrame([(7, "a", 1.5)], "id long, p string, x double")
+
+    options = {"REPLACEWHERE": "p = 'a'", "mergeschema": "TRUE", "userMetadata": "why"}
+    save(rows, uri, "overwrite", **options)
+
+    table = dk.DeltaTable(uri)
+    found = sorted(map(tuple, load(spark, uri).select("id", "p", "x").collect()))
+    assert found == [(2, "b", None), (7, "a", 1.5)]
+    (commit,) = dk.connect(uri).snapshot("t").history(1)
+    assert commit.user_metadata == "why"
+    assert commit.operation_parameters["predicate"] == "[\"p = 'a'\"]"
+    narrow = spark.createDataFrame([("a", 3)], "p string, n int")
+    save(narrow, uri, "overwrite", overwriteSchema="true")
+    assert table.version() == 2
+    assert sorted(load(spark, uri).columns) == ["n", "p"]
+    assert dk.DeltaTable(uri).metadata().partition_columns == ["p"]
+    with pytest.raises(
+        AnalysisException, match="replaceWhere needs the mode overwrite"
+    ):
+        save(narrow, uri, replaceWhere="p = 'a'")
+    assert dk.verify(uri, deep=True).ok
+
+
+def test_replace_where_replaces_partitions_and_holds_for_all_new_rows(
+    place: str,
+) -> None:
+    with dk.connect(place) as catalog:
+        catalog.create_table("t", SMALL.schema, partition_by="p")
+    dk.write_deltalake(place, SMALL, mode="append")
+    options = {"path": place, "replacewhere": "p IN ('a', 'c')"}
+    writer = BatchWriter(options, small_schema(), True)
+
+    with pytest.raises(DeltaError, match=r"doesn't match replaceWhere \(p IN"):
+        written(writer)
+    dk.write_deltalake(place, SMALL.slice(1, 1), mode="append")
+    rows = pa.table({"id": [8, 9], "p": ["a", "c"]})
+    sent(writer).commit([written(writer, rows)])
+
+    table = dk.DeltaTable(place)
+    assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == [2, 2, 8, 9]
+    assert on_disk(table) >= live(table)
+    late = BatchWriter(options, small_schema(), True)
+    message = written(late, rows)
+    dk.write_deltalake(place, rows, mode="append")
+    with pytest.raises(CommitFailedError):
+        sent(late).commit([message])
+
+
+def test_files_have_the_given_sizes_and_compression(place: str) -> None:
+    with dk.connect(place) as catalog:
+        small = {"delta.targetFileSize": "1b"}
+        catalog.create_table("t", SMALL.schema, configuration=small)
+        catalog.create_table("u", SMALL.schema)
+    ids = list(range(10))
+    rows = pa.table({"id": ids, "p": ["x"] * len(ids)})
+    options = {"maxrecordsperfile": "4", "compression": "ZSTD"}
+    for name, given in (("t", {}), ("u", options)):
+        uri = place.replace("table=t", f"table={name}")
+        writer = BatchWriter({"path": uri, **given}, small_schema(), False)
+        batches = iter(rows.to_batches(max_chunksize=3))
+        sent(writer).commit([sent(writer).write(batches)])
+
+    assert len(dk.DeltaTable(place).file_uris()) == 10
+    table = dk.DeltaTable(place.replace("table=t", "table=u"))
+    footers = [pq.read_metadata(path) for path in sorted(live(table))]
+    assert sorted(footer.num_rows for footer in footers) == [2, 4, 4]
+    codecs = {footer.row_group(0).column(0).compression for footer in footers}
+    assert codecs == {"ZSTD"}
+    assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == ids
+
+
+@pytest.mark.parametrize(
+    ("options", "overwrite", "error", "message"),
+    [
+        ({"compression": "zip"}, True, DeltaError, "compression must be one of"),
+        ({"maxrecordsperfile": "x"}, True, DeltaError, "must be a whole number"),
+        ({"mergeschema": "yes"}, True, DeltaError, "true or false"),
+        ({"overwriteschema": "true"}, False, DeltaError, "needs the mode overwrite"),
+        ({"txnappid": "a"}, True, DeltaError, "give both"),
+        ({"replacewhere": "id > 1"}, True, DeltaError, r"id, .*replace_where="),
+        ({"replacewhere": "p LIKE 'a%'"}, True, PredicateError, "only Spark"),
+        (
+            {"replacewhere": "p = 'a'", "partitionoverwritemode": "dynamic"},
+            True,
+            DeltaError,
+            "contradict",
+        ),
+        (
+            {"overwriteschema": "true", "mergeschema": "true"},
+            True,
+            DeltaError,
+            "contradict",
+        ),
+        ({"partitionoverwritemode": "x"}, True, DeltaError, "'static' or 'dynamic'"),
+    ],
+)
+def test_values_that_a_write_cannot_have_are_refused(
+    uri: str,
+    options: dict[str, str],
+    overwrite: bool,
+    error: type[Exception],
+    message: str,
+) -> None:
+    dk.write_deltalake(uri, SMALL, partition_by=["p"])
+
+    with pytest.raises(error, match=message):
+        BatchWriter({"path": uri, **options}, small_schema(), overwrite)

@@ -1,10 +1,12 @@
 """Tables on an object store for which Spark has no JAR: Arrow does it all."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -44,7 +46,8 @@ def test_table_api_writes_and_reads_s3_without_a_jar(
     rows = spark.range(0, 30, 1, 3).selectExpr("id", "concat('p ', id % 3) AS p")
     assert not can_reach(spark, s3.location)
 
-    dks.write(rows, uri, partition_by="p", **options)
+    feed = {"delta.enableChangeDataFeed": "true"}
+    dks.write(rows, uri, partition_by="p", configuration=feed, **options)
     table = dks.DeltaTable.forUri(spark, uri, **options).alias("t")
     source = rows.selectExpr("id + 20 AS id", "p").alias("s")
     merge = table.merge(source, "t.id = s.id").whenMatchedDelete()
@@ -60,6 +63,36 @@ def test_table_api_writes_and_reads_s3_without_a_jar(
     some = dks.read(spark, uri, where="p = 'p 1' AND id < 20", **options)
     assert sorted(row.id for row in some.collect()) == [4, 7, 10, 13, 16, 19]
     assert dks.read(spark, uri, version=0, **options).count() == 30
+    changes = dks.read(spark, uri, changes_from=1, changes_to=2, **options)
+    kinds = Counter(row._change_type for row in changes.collect())
+    updates = {"update_preimage": 1, "update_postimage": 1}
+    assert kinds == {"delete": 10, "insert": 20, **updates}
+
+
+def test_settings_of_the_session_hold_on_an_object_store(
+    spark: SparkSession, uri: str, s3: Place
+) -> None:
+    settings = {
+        "spark.sql.files.maxRecordsPerFile": "4",
+        "spark.sql.parquet.compression.codec": "gzip",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        rows = spark.range(0, 10, 1, 1)
+        dks.write(rows, uri, storage_options=s3.storage_options)
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+    table = deltalake.DeltaTable(s3.location, storage_options=s3.storage_options)
+    counts = pa.table(table.get_add_actions())["num_records"].to_pylist()
+    assert sorted(counts) == [2, 4, 4]
+    store = open_store(s3.location, s3.storage_options)
+    data = [store.get(f.path) for f in store.list() if f.path.endswith(".parquet")]
+    footers = [pq.read_metadata(pa.BufferReader(each)) for each in data]
+    codecs = {footer.row_group(0).column(0).compression for footer in footers}
+    assert codecs == {"GZIP"}
 
 
 @pytest.mark.since_pyspark("4.0")

@@ -346,6 +346,33 @@ def test_options_that_contradict_each_other_are_refused(
             dks.write(spark.range(1), uri, **options)
 
 
+def test_files_have_the_given_sizes_and_compression(
+    spark: SparkSession, uri: str
+) -> None:
+    rows = spark.range(0, 10, 1, 1).selectExpr("id", "id % 2 AS p")
+
+    how = {"max_records_per_file": 2, "compression": "zstd"}
+    dks.write(rows, uri, partition_by="p", **how)
+    dks.write(rows, uri, target_file_size=1)
+
+    first = set(dk.DeltaTable(uri, version=0).file_uris())
+    footers = {
+        path: pq.read_metadata(unquote(urlsplit(path).path))
+        for path in dk.DeltaTable(uri).file_uris()
+    }
+    codecs = {footers[p].row_group(0).column(0).compression for p in first}
+    assert codecs == {"ZSTD"}
+    assert sorted(footers[p].num_rows for p in first) == [1, 1, 2, 2, 2, 2]
+    assert [footers[p].num_rows for p in footers.keys() - first] == [1] * 10
+    assert dks.read(spark, uri).count() == 20
+    for wrong, message in (
+        ({"compression": "zip"}, "must be one of brotli, gzip"),
+        ({"max_records_per_file": 0}, "records of a file must be at least 1, not 0"),
+    ):
+        with pytest.raises(DeltaError, match=message):
+            dks.write(rows, uri, **wrong)
+
+
 def test_an_object_store_is_written_by_executors(
     spark: SparkSession, tmp_path: Path, s3: Place
 ) -> None:

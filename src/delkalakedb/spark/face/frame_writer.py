@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-import msgspec
 from pyspark.sql import DataFrame, functions as sf
 
 from delkalakedb.catalog import Catalog, Snapshot, open_catalog
@@ -38,14 +37,15 @@ from delkalakedb.spark.reader import Target, kept, pruning
 from delkalakedb.spark.schemas import (
     check_new_schema,
     find_field,
-    is_mapped,
     table_schema,
 )
 from delkalakedb.spark.session import check_spark, is_connect
 from delkalakedb.spark.session_catalog import uri_of
 from delkalakedb.spark.writer import (
     CHANGE_TYPE,
+    ENABLED,
     SETTING,
+    FileOptions,
     Output,
     commit_info,
     evolved_metadata,
@@ -57,6 +57,7 @@ from delkalakedb.spark.writer import (
     output_metrics,
     partitions_of,
     plain_schema,
+    replaced_metadata,
     required,
     write_files,
 )
@@ -94,6 +95,9 @@ def write(
     configuration: Mapping[str, str | None] | None = None,
     description: str | None = None,
     user_metadata: str | None = None,
+    max_records_per_file: int | None = None,
+    compression: str | None = None,
+    target_file_size: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> None:
     """Write rows to a table, and create the table if it doesn't exist.
@@ -120,6 +124,12 @@ def write(
         configuration: the properties of a new table.
         description: the description of a new table.
         user_metadata: a text for the table's history.
+        max_records_per_file: the most rows of a data file; by default the session's
+            `spark.sql.files.maxRecordsPerFile`.
+        compression: the codec of the data files by Spark's name; by default the
+            session's `spark.sql.parquet.compression.codec`.
+        target_file_size: the size in bytes at which a data file ends; on an object
+            store, `delta.targetFileSize` by default.
         storage_options: the options of the table's object store, as deltalake takes
             them.
     """
@@ -140,6 +150,9 @@ def write(
         configuration=configuration,
         description=description,
         user_metadata=user_metadata,
+        max_records_per_file=max_records_per_file,
+        compression=compression,
+        target_file_size=target_file_size,
         storage_options=storage_options,
     )
     with delta_spark_errors():
@@ -184,6 +197,9 @@ class Write:
     configuration: Mapping[str, str | None] | None = None
     description: str | None = None
     user_metadata: str | None = None
+    max_records_per_file: int | None = None
+    compression: str | None = None
+    target_file_size: int | None = None
     storage_options: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -191,6 +207,7 @@ class Write:
             known = ", ".join(_MODES)
             raise DeltaError(f"{self.name}: mode {self.mode!r} isn't one of {known}")
         is_dynamic(self.partition_overwrite_mode, None)
+        _ = self._files
         for option in ("overwrite_schema", "replace_where"):
             if getattr(self, option) and not self._overwrites:
                 raise DeltaError(f"{self.name}: {option} needs mode='overwrite'")
@@ -229,6 +246,12 @@ class Write:
         return self.mode.lower() == "overwrite"
 
     @property
+    def _files(self) -> FileOptions:
+        return FileOptions(
+            self.max_records_per_file, self.compression, self.target_file_size
+        )
+
+    @property
     def _partitions(self) -> list[str] | None:
         return _names(self.partition_by)
 
@@ -242,8 +265,9 @@ class Write:
         Raise `DeltaError` for contradictory options, as Delta Spark does.
         """
         given = self.partition_overwrite_mode
-        setting = self.df.sparkSession.conf.get(SETTING, "static")
-        if not metadata.partition_columns or not is_dynamic(given, setting):
+        conf = self.df.sparkSession.conf
+        settings = conf.get(SETTING, "static"), conf.get(ENABLED, "true")
+        if not metadata.partition_columns or not is_dynamic(given, *settings):
             return False
         if self.replace_where is not None:
             if given is not None:
@@ -285,7 +309,7 @@ class Write:
             self._is_dynamic(metadata)
         options = self.storage_options
         with self._rows(metadata) as (rows, metadata):
-            files = write_files(rows, location, metadata, options)
+            files = write_files(rows, location, metadata, options, files=self._files)
         adds = [file.add() for file in files]
         info = self._info(adds)
         actions: list[Action] = [info, protocol, metadata, *domains, *adds]
@@ -302,7 +326,7 @@ class Write:
         features = {CLUSTERING} if domains else ()
         with (
             self._rows(metadata) as (rows, metadata),
-            Output(target, metadata, features) as out,
+            Output(target, metadata, features, self._files) as out,
         ):
             out.write(rows)
             return self._finish(out, domains, removed)
@@ -313,7 +337,7 @@ class Write:
         target.check_removable()
         with (
             self._rows(metadata) as (rows, metadata),
-            Output(target, metadata) as out,
+            Output(target, metadata, files=self._files) as out,
         ):
             out.write(rows)
             partitions = partitions_of(metadata, out.adds)
@@ -330,7 +354,7 @@ class Write:
         files = pruning(condition, target)
         with (
             self._rows(metadata) as (rows, metadata),
-            Output(target, metadata) as out,
+            Output(target, metadata, files=self._files) as out,
         ):
             rows = required(rows, [rule], metadata)
             gone = delete(self._target, condition, files, snapshot)
@@ -363,7 +387,10 @@ class Write:
         snapshot.check_ours()
         metadata = snapshot.metadata
         if self.overwrite_schema:
-            return self._replaced(metadata)
+            given = self._partitions
+            if given is None and self._clusters:
+                given = []
+            return replaced_metadata(metadata, self.df.schema, given, self.name)
         given, there = self._partitions, metadata.partition_columns
         if given is not None and given != there:
             raise DeltaError(
@@ -383,22 +410,6 @@ class Write:
         if evolved != metadata:
             check_new_schema(table_schema(evolved), evolved)
         return evolved
-
-    def _replaced(self, metadata: Metadata) -> Metadata:
-        if is_mapped(metadata):
-            raise DeltaError(
-                f"{self.name}: overwrite_schema can't be used on a table with column "
-                "mapping"
-            )
-        check_new_schema(self.df.schema)
-        schema = plain_schema(self.df.schema)
-        partitions = self._partitions
-        if partitions is None:
-            there = [] if self._clusters else metadata.partition_columns
-            partitions = [n for n in there if n in schema.names]
-        return msgspec.structs.replace(
-            metadata, schema_string=schema.json(), partition_columns=partitions
-        )
 
     def _domains(self, snapshot: Snapshot, metadata: Metadata) -> list[DomainMetadata]:
         """Return the columns by which a table with a new schema is clustered."""

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from delkalakedb.spark.reader.arrow_files import *
     from delkalakedb.spark.reader.change_feed import *
     from delkalakedb.spark.reader.frame import *
+    from delkalakedb.spark.reader.layout import *
     from delkalakedb.spark.reader.source import *
     from delkalakedb.spark.reader.table_version import *
 else:
@@ -17,9 +18,11 @@ else:
             "arrow_files": "DataFile FILE_COLUMNS data_file data_files",
             "change_feed": "check_recorded files_of version_since",
             "frame": "FILE_COLUMN",
+            "layout": "partitions_in",
             "source": (
                 "BatchReader FilesPartition READ_OPTIONS "
-                "SourceOptions load_schema table_reader tasks_of"
+                "SourceOptions columns_of load_schema parse_size row_filter "
+                "table_reader tasks_of"
             ),
             "table_version": (
                 "Condition Files Target column_of is_plain is_utc "

@@ -156,6 +156,14 @@ _TASK_BYTES = 32 * 1024 * 1024
 _OPEN_BYTES = 4 * 1024 * 1024
 
 
+def parse_size(text: str) -> int | None:
+    """Return a size such as `10m` in bytes, or None if `text` isn't one."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return None
+    return int(found[1]) << 10 * " kmgtp".index((found[2] or " ").lower())
+
+
 @dataclass(frozen=True)
 class SourceOptions:
     """The options of a read, write or stream of the data source.
@@ -213,13 +221,12 @@ class SourceOptions:
         """Return an option that is a size, such as `10m` or a number of bytes."""
         if (text := self.get(name)) is None:
             return None
-        found = _SIZE.fullmatch(text.strip())
-        if found is None or int(found[1]) == 0:
+        if not (found := parse_size(text)):
             raise DeltaError(
                 f"option {name} must be a size of at least 1 byte, such as 10m or 1g, "
                 f"not {text!r}"
             )
-        return int(found[1]) << 10 * " kmgtp".index((found[2] or " ").lower())
+        return found
 
     def time(self, name: str) -> datetime | None:
         """Return an option that is a time with a zone.

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from delkalakedb.spark.writer.checks import *
     from delkalakedb.spark.writer.data_files import *
     from delkalakedb.spark.writer.evolution import *
+    from delkalakedb.spark.writer.file_options import *
     from delkalakedb.spark.writer.placement import *
     from delkalakedb.spark.writer.row_numbers import *
     from delkalakedb.spark.writer.sink import *
@@ -23,9 +24,11 @@ else:
             ),
             "evolution": (
                 "assigned_columns by_name evolved_metadata "
-                "evolved_protocol fitted merges_schemas new_state plain_schema"
+                "evolved_protocol fitted merges_schemas new_state plain_schema "
+                "replaced_metadata"
             ),
-            "placement": "SETTING is_dynamic partitions_of",
+            "file_options": "FileOptions",
+            "placement": "ENABLED SETTING is_dynamic partitions_of",
             "row_numbers": "numbered",
             "sink": "BatchWriter StreamWriter",
         },

@@ -45,6 +45,7 @@ from delkalakedb.spark.schemas import (
 )
 from delkalakedb.spark.writer.checks import violations_explained
 from delkalakedb.spark.writer.evolution import evolved_protocol
+from delkalakedb.spark.writer.file_options import FileOptions
 from delkalakedb.spark.writer.placement import Places, places_of
 from delkalakedb.storage import open_store
 from delkalakedb.write import private_folder, removed, table_files
@@ -79,6 +80,7 @@ class Upload:
         measured: the columns that get statistics.
         physical: the schema with the field ids of column mapping, if the table has any.
         write_id: a text that is part of the names of all files.
+        files: the sizes and the compression of files.
     """
 
     location: str
@@ -87,6 +89,7 @@ class Upload:
     measured: Sequence[Column]
     physical: StructType | None
     write_id: str
+    files: FileOptions = field(default_factory=FileOptions)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write `batches` as data files, and yield one row of `_UPLOADED` a file."""
@@ -95,21 +98,22 @@ class Upload:
         try:
             with TemporaryDirectory(prefix="delkalakedb-", dir=_scratch()) as folder:
                 for texts, runs in groupby(self._runs(batches), itemgetter(0)):
-                    name = f"part-{len(rows):05d}-{self.write_id}-{attempt}.parquet"
-                    path, values = self.places.place(name, texts)
-                    local = Path(folder, name)
-                    stats = self._write(local, (batch for _, batch in runs))
-                    rows.append(
-                        {
+                    for local, stats in self._written(
+                        (batch for _, batch in runs), Path(folder)
+                    ):
+                        number = f"{len(rows):05d}"
+                        name = f"part-{number}-{self.write_id}-{attempt}.parquet"
+                        path, values = self.places.place(name, texts)
+                        row = {
                             "path": path,
                             "partition_values": msgspec.json.encode(values).decode(),
                             "size": local.stat().st_size,
                             "modified_ms": now_ms(),
                             "stats": stats,
                         }
-                    )
-                    store.put_file(path, local)
-                    local.unlink()
+                        rows.append(row)
+                        store.put_file(path, local)
+                        local.unlink()
         except BaseException:
             # Spark retries the task, which then writes files with other names.
             with suppress(StorageError):
@@ -130,18 +134,25 @@ class Upload:
                 key = tuple(str(column[start]) for column in texts)
                 yield key, rest.slice(start, end - start)
 
-    def _write(self, path: Path, batches: Iterable[pa.RecordBatch]) -> str:
-        with_nan: set[tuple[str, ...]] = set()
-        writer = None
-        for table in grouped(batches):
-            table = table.cast(file_schema(table.schema, self.physical))
-            with_nan |= set(self._columns_with_nan(table))
-            if writer is None:
-                writer = pq.ParquetWriter(path, table.schema, store_schema=False)
-            writer.write_table(table)
-        assert writer is not None
-        writer.close()
-        return file_stats(pq.read_metadata(path), self.measured, with_nan)
+    def _written(
+        self, batches: Iterable[pa.RecordBatch], folder: Path
+    ) -> Iterator[tuple[Path, str]]:
+        """Write the rows of one partition, and yield each file with its statistics."""
+        file: _OpenFile | None = None
+        for table in grouped(batches, self.files.group_bytes(_GROUP_BYTES)):
+            rows = table.cast(file_schema(table.schema, self.physical))
+            while rows.num_rows:
+                if file is None:
+                    codec = self.files.codec
+                    file = _OpenFile(folder / uuid4().hex, rows.schema, codec)
+                part = rows.slice(0, self.files.room(file.num_rows, rows))
+                file.write(part, self._columns_with_nan(part))
+                rows = rows.slice(part.num_rows)
+                if self.files.is_full(file.num_rows, file.size_bytes):
+                    yield file.path, file.close(self.measured)
+                    file = None
+        if file is not None:
+            yield file.path, file.close(self.measured)
 
     def _columns_with_nan(self, table: pa.Table) -> Iterator[tuple[str, ...]]:
         for column in self.measured:
@@ -150,6 +161,34 @@ class Upload:
                 values = pc.struct_field(table[name], way) if way else table[name]
                 if pc.any(pc.is_nan(values)).as_py():
                     yield column.physical
+
+
+class _OpenFile:
+    """A Parquet file that is being written."""
+
+    def __init__(self, path: Path, schema: pa.Schema, codec: str) -> None:
+        self.path = path
+        self.num_rows = 0
+        self._with_nan: set[tuple[str, ...]] = set()
+        self._writer = pq.ParquetWriter(
+            path, schema, store_schema=False, compression=codec
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file so far."""
+        return self.path.stat().st_size
+
+    def write(self, rows: pa.Table, with_nan: Iterable[tuple[str, ...]]) -> None:
+        """Append `rows`, whose columns `with_nan` have NaNs."""
+        self._writer.write_table(rows)
+        self._with_nan.update(with_nan)
+        self.num_rows += rows.num_rows
+
+    def close(self, measured: Sequence[Column]) -> str:
+        """Complete the file, and return the statistics of the columns `measured`."""
+        self._writer.close()
+        return file_stats(pq.read_metadata(self.path), measured, self._with_nan)
 
 
 def new_file(
@@ -175,14 +214,16 @@ def _changes(texts: Sequence[pa.Array]) -> list[int]:
     return sorted(found)
 
 
-def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Join `batches` to tables of at least `_GROUP_BYTES`, except the last table."""
+def grouped(
+    batches: Iterable[pa.RecordBatch], least_bytes: int = _GROUP_BYTES
+) -> Iterator[pa.Table]:
+    """Join `batches` to tables of at least `least_bytes`, except the last table."""
     held: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:
         held.append(batch)
         size_bytes += batch.nbytes
-        if size_bytes >= _GROUP_BYTES:
+        if size_bytes >= least_bytes:
             yield pa.Table.from_batches(held)
             held, size_bytes = [], 0
     if held:
@@ -210,6 +251,7 @@ def write_files(
     storage_options: Mapping[str, str] | None = None,
     *,
     below: str = "",
+    files: FileOptions | None = None,
 ) -> list[NewFile]:
     """Write rows as data files that no version refers to yet.
 
@@ -221,27 +263,36 @@ def write_files(
         metadata: the metadata of the version that the files are for.
         storage_options: the options of the table's object store, which executors get.
         below: the folder for all files; its files get no statistics.
+        files: the sizes and the compression of files.
     """
+    files = files or FileOptions()
     places = places_of(metadata, below)
     measured = [] if below else measured_columns(metadata)
     rows = df.select(*places.texts(), *physical_columns(df.columns, metadata))
     with violations_explained():
-        if urlsplit(location).scheme == "file":
-            return _write_and_rename(rows, location, places, measured)
+        # Spark's writer ends no file by its size.
+        if urlsplit(location).scheme == "file" and files.target_bytes is None:
+            return _write_and_rename(rows, location, places, measured, files)
         schema = physical_schema(metadata) if is_mapped(metadata) else None
         options, write_id = dict(storage_options or {}), str(uuid4())
-        upload = Upload(location, options, places, measured, schema, write_id)
+        files = files.completed(df.sparkSession, metadata)
+        upload = Upload(location, options, places, measured, schema, write_id, files)
         return _upload(rows, upload)
 
 
 def _write_and_rename(
-    rows: DataFrame, location: str, places: Places, measured: Sequence[Column]
+    rows: DataFrame,
+    location: str,
+    places: Places,
+    measured: Sequence[Column],
+    options: FileOptions,
 ) -> list[NewFile]:
     """Have Spark write `rows` to a private folder, and move the files from there."""
     with private_folder(table_files(location).ensure_work()) as folder:
         out = folder / "out"
         with _as_delta_wants(rows.sparkSession):
             writer = rows.write.partitionBy(*places.text_names)
+            writer = writer.options(**options.of_spark)
             # not as a URL, because Spark doesn't decode percent signs in a path
             writer.parquet(f"file:{out}")
         paths = [path for path in out.rglob("part-*") if path.is_file()]
@@ -337,6 +388,7 @@ class Output:
         target: the version of the table that the operation replaces.
         metadata: the metadata of the new version, if it differs from the target's.
         features: features that the new version's protocol must support.
+        files: the sizes and the compression of the new files.
     """
 
     def __init__(
@@ -344,7 +396,9 @@ class Output:
         target: Target,
         metadata: Metadata | None = None,
         features: Collection[str] = (),
+        files: FileOptions | None = None,
     ) -> None:
+        self._files = files
         self._target = target
         self._metadata = metadata or target.metadata
         before = target.snapshot.protocol
@@ -381,7 +435,9 @@ class Output:
     def _write(self, rows: DataFrame, below: str = "") -> list[NewFile]:
         location = self._target.snapshot.table.location
         options = self._target.storage_options
-        files = write_files(rows, location, self._metadata, options, below=below)
+        files = write_files(
+            rows, location, self._metadata, options, below=below, files=self._files
+        )
         self.new_paths += [file.path for file in files]
         return files
 

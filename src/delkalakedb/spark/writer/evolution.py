@@ -26,7 +26,13 @@ from delkalakedb.model.actions import Metadata, Protocol
 from delkalakedb.model.rules.features import FEATURES, TYPES, schema_words
 from delkalakedb.model.rules.protocol import supported_features, supporting
 from delkalakedb.model.schema.schema import parse_path
-from delkalakedb.spark.schemas import find_field, is_mapped, quoted, table_schema
+from delkalakedb.spark.schemas import (
+    check_new_schema,
+    find_field,
+    is_mapped,
+    quoted,
+    table_schema,
+)
 from delkalakedb.spark.writer.checks import default_columns
 from delkalakedb.write import Target as NewTarget
 from delkalakedb.write.engines.deltars import creation
@@ -180,6 +186,23 @@ def evolved_metadata(metadata: Metadata, new: StructType) -> Metadata:
             "with DeltaTable.alter.add_columns first"
         )
     return msgspec.structs.replace(metadata, schema_string=merged.json())
+
+
+def replaced_metadata(
+    metadata: Metadata, new: StructType, partitions: list[str] | None, name: str
+) -> Metadata:
+    """Return the metadata with the schema `new`, and `partitions` if given."""
+    if is_mapped(metadata):
+        raise DeltaError(
+            f"{name}: overwrite_schema can't be used on a table with column mapping"
+        )
+    check_new_schema(new)
+    schema = plain_schema(new)
+    if partitions is None:
+        partitions = [n for n in metadata.partition_columns if n in schema.names]
+    return msgspec.structs.replace(
+        metadata, schema_string=schema.json(), partition_columns=partitions
+    )
 
 
 def evolved_protocol(

@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, functions as sf
+from pyspark.sql.types import StructField, StructType
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import CodecError, DeltaError
@@ -29,8 +30,8 @@ from delkalakedb.model.schema.partition import (
 )
 from delkalakedb.model.schema.schema import Column as TableColumn, parse_schema
 from delkalakedb.model.times import from_micros
-from delkalakedb.spark.reader import Files
-from delkalakedb.spark.schemas import quoted
+from delkalakedb.spark.reader import Files, partitions_in, row_filter
+from delkalakedb.spark.schemas import arrow_schema, quoted
 
 _BYTES = ("string", "binary")
 
@@ -108,20 +109,54 @@ def _decoded(data: bytes) -> str:
 
 
 SETTING = "spark.sql.sources.partitionOverwriteMode"
+ENABLED = "spark.databricks.delta.dynamicPartitionOverwrite.enabled"
 _MODES = ("static", "dynamic")
 # partitions; for more of them, all files are listed
 _FEW = 500
+_TEXT = "__dk_text"
 _Key = tuple[str | None, ...]
 
 
-def is_dynamic(option: str | None, setting: str | None) -> bool:
-    """Return whether an overwrite is dynamic; `option` outranks `setting`."""
+def is_dynamic(
+    option: str | None, setting: str | None, enabled: str | None = None
+) -> bool:
+    """Return whether an overwrite is dynamic; `option` outranks `setting`.
+
+    As in Delta Spark, the setting `enabled` may forbid dynamic overwrites.
+    """
     mode = option if option is not None else setting or "static"
     if mode.lower() not in _MODES:
         raise DeltaError(
             f"partitionOverwriteMode must be 'static' or 'dynamic', not {mode!r}"
         )
-    return mode.lower() == "dynamic"
+    dynamic = mode.lower() == "dynamic"
+    if dynamic and (enabled or "true").lower() == "false":
+        raise DeltaError(
+            "Dynamic partition overwrite mode is specified by session config or write "
+            f"options, but it is disabled by {ENABLED}=false"
+        )
+    return dynamic
+
+
+def files_where(snapshot: Snapshot, condition: Predicate) -> Files:
+    """Return the files in partitions that match `condition`.
+
+    The condition may use partition columns only.
+    """
+    partitions = partitions_in(snapshot.metadata)
+    kinds = [StructField(p.field.name, p.type) for p in partitions]
+    found = snapshot.files(condition).read_all()
+    texts = pa.chunked_array([found["partition_values"].unique()], pa.string())
+    values = [
+        partition.values(texts, kind.type)
+        for partition, kind in zip(
+            partitions, arrow_schema(StructType(kinds)), strict=True
+        )
+    ]
+    names = [f.name for f in kinds]
+    distinct = pa.table([*values, texts], [*names, _TEXT])
+    wanted = distinct.filter(row_filter(condition))[_TEXT]
+    return Files(found.filter(pc.is_in(found["partition_values"], wanted)))
 
 
 @dataclass(frozen=True)
