@@ -238,3 +238,14 @@ def log_cutoff_ms(properties: TableProperties, now_ms: int) -> int | None:
 def tombstone_cutoff_ms(properties: TableProperties, now_ms: int) -> int:
     """Return the deletion time up to which tombstones have expired."""
     return now_ms - properties.deleted_file_retention_ms
+
+
+_SIZE = re.compile(r"([0-9]{1,15})\s*(?:([kmgtp])?b?)", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int | None:
+    """Return a size such as `10m` in bytes, or None if `text` isn't one."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return None
+    return int(found[1]) << 10 * " kmgtp".index((found[2] or " ").lower())

@@ -6,6 +6,7 @@ from delkalakedb.doors import door
 
 if TYPE_CHECKING:
     from delkalakedb.spark.reader.arrow_files import *
+    from delkalakedb.spark.reader.arrow_filter import *
     from delkalakedb.spark.reader.change_feed import *
     from delkalakedb.spark.reader.frame import *
     from delkalakedb.spark.reader.layout import *
@@ -15,13 +16,14 @@ else:
     __getattr__, __dir__ = door(
         __name__,
         {
+            "arrow_filter": "columns_of row_filter",
             "arrow_files": "DataFile FILE_COLUMNS data_file data_files",
             "change_feed": "check_recorded files_of version_since",
             "frame": "FILE_COLUMN",
             "layout": "partitions_in",
             "source": (
                 "BatchReader FilesPartition READ_OPTIONS "
-                "SourceOptions columns_of load_schema parse_size row_filter "
+                "SourceOptions load_schema "
                 "table_reader tasks_of"
             ),
             "table_version": (

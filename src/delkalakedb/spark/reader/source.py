@@ -7,32 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from decimal import Decimal
-from functools import reduce
-from operator import and_, eq, ge, gt, le, lt, ne, or_
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from delkalakedb.catalog import Catalog, Snapshot, connect
-from delkalakedb.errors import DeltaError, PredicateError, SchemaMismatchError, UriError
+from delkalakedb.errors import DeltaError, SchemaMismatchError, UriError
 from delkalakedb.model.predicate.predicate import (
-    And,
-    Comparison,
-    In,
-    IsNotNull,
-    IsNull,
-    Nothing,
-    Op,
-    Or,
     Predicate,
     parse_predicate,
 )
-from delkalakedb.model.schema.schema import Column, parse_schema
-from delkalakedb.model.stats.values import FLOATING, Kind, Value, kind_of
+from delkalakedb.model.schema.properties import parse_size
+from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.times import to_ms
 from delkalakedb.settings import OPTIONS, Uri, parse_uri, require_table
 from delkalakedb.spark.reader.arrow_files import (
@@ -42,6 +29,7 @@ from delkalakedb.spark.reader.arrow_files import (
     arrow_reader,
     data_files,
 )
+from delkalakedb.spark.reader.arrow_filter import columns_of, row_filter
 from delkalakedb.spark.reader.change_feed import (
     ChangeFeed,
     feed_schema,
@@ -50,81 +38,6 @@ from delkalakedb.spark.reader.change_feed import (
 )
 from delkalakedb.spark.schemas import arrow_schema, spark_schema
 from delkalakedb.storage import is_secret
-
-_COMPARE = {Op.EQ: eq, Op.NE: ne, Op.LT: lt, Op.LE: le, Op.GT: gt, Op.GE: ge}
-_TIMES = {
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-_TRUE, _FALSE = pc.scalar(True), pc.scalar(False)
-
-
-def row_filter(predicate: Predicate) -> pc.Expression:
-    """Return the pyarrow expression that selects the rows matching `predicate`.
-
-    Raises:
-        PredicateError: `predicate` has a part that only Spark can evaluate.
-    """
-    match predicate:
-        case And(parts):
-            return reduce(and_, map(row_filter, parts), _TRUE)
-        case Or(parts):
-            return reduce(or_, map(row_filter, parts), _FALSE)
-        case Comparison(column, op, value):
-            return _compare(column, op, value)
-        case In(column, values):
-            same = (_compare(column, Op.EQ, value) for value in values)
-            return reduce(or_, same, _FALSE)
-        case IsNull(column):
-            return pc.field(*column.path).is_null()
-        case IsNotNull(column):
-            return pc.field(*column.path).is_valid()
-        case Nothing():
-            return _FALSE
-        case _:
-            raise PredicateError(
-                "only Spark can evaluate a part of the filter; give the filter to the "
-                "DataFrame's where(), or read with delkalakedb.spark.read(where=...)"
-            )
-
-
-def columns_of(predicate: Predicate) -> Iterator[Column]:
-    """Yield the columns that `predicate` compares."""
-    if isinstance(predicate, And | Or):
-        for part in predicate.parts:
-            yield from columns_of(part)
-    elif isinstance(predicate, Comparison | In | IsNull | IsNotNull):
-        yield predicate.column
-
-
-def _compare(column: Column, op: Op, value: Value) -> pc.Expression:
-    found = pc.field(*column.path)
-    compared: pc.Expression = _COMPARE[op](found, _scalar(column, value))
-    # Spark sorts NaN above all other values.
-    above = column.type in FLOATING and op in (Op.GT, Op.GE)
-    return compared | pc.is_nan(found) if above else compared
-
-
-def _scalar(column: Column, value: Any) -> pa.Scalar:
-    if column.type in _TIMES and isinstance(value, int):
-        days = column.type == "date"
-        number = pa.scalar(value, pa.int32() if days else pa.int64())
-        return number.cast(_TIMES[column.type])
-    if column.type == "boolean":
-        return pa.scalar(bool(value))
-    if kind_of(column.type) is Kind.TEXT:
-        return pa.scalar(str(value))
-    if column.type in FLOATING:
-        return pa.scalar(float(value))
-    if column.type.startswith("decimal"):
-        return pa.scalar(Decimal(value))
-    if isinstance(value, int) and value.bit_length() < 64:
-        return pa.scalar(value)
-    raise PredicateError(
-        f"column {'.'.join(column.path)} can't be compared with {value!r}"
-    )
-
 
 _STORAGE = "storage."
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -150,18 +63,9 @@ READ_OPTIONS = (
 )
 _ENDS = ("startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp")
 _TRAVEL = ("versionAsOf", "timestampAsOf")
-_SIZE = re.compile(r"([0-9]{1,15})\s*(?:([kmgtp])?b?)", re.IGNORECASE)
 # bytes of a task; opening a file counts as reading `_OPEN_BYTES`
 _TASK_BYTES = 32 * 1024 * 1024
 _OPEN_BYTES = 4 * 1024 * 1024
-
-
-def parse_size(text: str) -> int | None:
-    """Return a size such as `10m` in bytes, or None if `text` isn't one."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        return None
-    return int(found[1]) << 10 * " kmgtp".index((found[2] or " ").lower())
 
 
 @dataclass(frozen=True)

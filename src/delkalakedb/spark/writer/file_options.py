@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Metadata, known
-from delkalakedb.spark.reader import parse_size
+from delkalakedb.model.schema.properties import parse_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
