@@ -96,6 +96,7 @@ SHARED_NAMES = {
     "properties": "table properties, their types and their commits",
     "side_files": "`.crc` and `_last_checkpoint`, written and verified",
     "table": "`DeltaTable`, of deltalake's face and of Spark's",
+    "vectors": "deletion vectors: their layout, and the engine that writes them",
     "write": "the write path, and `write_deltalake` on it",
 }
 _LEVELS = {unit: level for level, units in enumerate(PACKAGES) for unit in units}

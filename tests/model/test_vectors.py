@@ -16,12 +16,15 @@ from pyroaring import BitMap64
 from delkalakedb.errors import CodecError
 from delkalakedb.model.actions import DeletionVector
 from delkalakedb.model.vectors import (
+    encode_vector,
     inline_vector,
+    inlined_vector,
     kept_rows,
     parse_vector,
     relocated_vector,
     renamed_vector,
     unframed,
+    vector_file,
     vector_path,
     vector_paths,
 )
@@ -288,3 +291,36 @@ def test_renamed_vector_is_kept_in_the_file_of_its_uuid(identity: UUID) -> None:
 def test_vector_without_a_uuid_has_no_file(text: str) -> None:
     with pytest.raises(CodecError, match="isn't the path of a deletion vector"):
         vector_path(vector("u", text))
+
+
+numbers = st.integers(0, 2**34) | st.integers(0, 300) | st.integers(65_500, 65_600)
+
+
+@given(st.sets(numbers), st.sets(numbers))
+def test_encoded_vectors_are_read_back_inline_and_from_a_file(
+    rows: set[int], more: set[int]
+) -> None:
+    identity = UUID(PATH.removeprefix("deletion_vector_").removesuffix(".bin"))
+    encoded = [(encode_vector(BitMap64(some)), len(some)) for some in (rows, more)]
+    stored, data = vector_file(encoded, identity)
+    inline = inlined_vector(*encoded[0])
+
+    assert rows_of(inline_vector(inline)) == rows
+    assert inline.cardinality == len(rows)
+    # the first byte of a file of vectors is its version
+    assert data[:1] == b"\x01"
+    assert [vector_path(one) for one in stored] == [PATH, PATH]
+    assert stored[0].path_or_inline_dv == IDENTITY
+    for one, expected in zip(stored, (rows, more), strict=True):
+        assert isinstance(one.offset, int)
+        body = unframed(one, data[one.offset :])
+        assert rows_of(body) == expected
+        assert one.cardinality == len(expected)
+
+
+def test_inline_text_is_that_of_the_protocol() -> None:
+    # the protocol's example, in the order of bytes of the standard
+    encoded = encode_vector(BitMap64([3, 4, 7, 11, 18, 29]))
+
+    assert inlined_vector(encoded, 6).path_or_inline_dv.startswith("^Bg9^0rr91")
+    assert len(encoded) == 44

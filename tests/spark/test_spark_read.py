@@ -533,7 +533,8 @@ def test_nested_mapped_columns_have_their_own_names(
 def test_feature_that_spark_does_not_know_is_refused_by_name(
     spark: SparkSession, lake: Lake
 ) -> None:
-    lake.create(SMALL, features=["timestampNanos"])
+    schema = SMALL.append(pa.field("t", pa.timestamp("ns")))
+    lake.create(schema, features=["timestampNanos"])
 
     with pytest.raises(ProtocolError, match="timestampNanos"):
         dks.read(spark, uri(lake))

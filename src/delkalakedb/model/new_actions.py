@@ -89,6 +89,22 @@ class NewFile:
         )
 
 
+def removed(add: Add, now_ms: int) -> Remove:
+    """Return the remove of a file."""
+    return Remove(
+        path=add.path,
+        data_change=True,
+        deletion_timestamp=now_ms,
+        extended_file_metadata=True,
+        partition_values=add.partition_values,
+        size=add.size,
+        tags=add.tags,
+        deletion_vector=add.deletion_vector,
+        base_row_id=add.base_row_id,
+        default_row_commit_version=add.default_row_commit_version,
+    )
+
+
 def new_commit_info(
     operation: str,
     parameters: _Fields,

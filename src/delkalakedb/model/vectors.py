@@ -6,7 +6,7 @@ No other module knows the layout of a vector's bytes or of its path.
 
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -30,6 +30,8 @@ _DIGITS = (
 _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
 # The first bytes of a bitmap in the portable layout.
 _MAGIC = (1681511377).to_bytes(4, "little")
+# The first byte of a file of vectors.
+_FILE_VERSION = b"\x01"
 # digits of a UUID in Z85
 _UUID_LENGTH = 20
 
@@ -110,6 +112,48 @@ def parse_vector(data: bytes) -> "BitMap64":
         return BitMap64.deserialize(data[4:])
     except (IndexError, ValueError) as error:
         raise CodecError("a deletion vector ends too early or is damaged") from error
+
+
+def encode_vector(rows: "BitMap64") -> bytes:
+    """Return the bytes of a vector that deletes `rows`."""
+    rows.run_optimize()
+    return _MAGIC + rows.serialize()
+
+
+def inlined_vector(data: bytes, cardinality: int) -> DeletionVector:
+    """Return the inline vector of `cardinality` rows with the bytes `data`."""
+    padded = data + bytes(-len(data) % 4)
+    return DeletionVector(
+        storage_type="i",
+        path_or_inline_dv=_encode(padded),
+        size_in_bytes=len(data),
+        cardinality=cardinality,
+    )
+
+
+def vector_file(
+    vectors: Iterable[tuple[bytes, int]], identity: UUID
+) -> tuple[list[DeletionVector], bytes]:
+    """Return vectors in one file at the location's root, and the file's bytes.
+
+    Args:
+        vectors: the bytes of each vector, and how many rows it deletes.
+        identity: the file's UUID, which must be new.
+    """
+    found, file = [], bytearray(_FILE_VERSION)
+    for data, cardinality in vectors:
+        found.append(
+            DeletionVector(
+                storage_type="u",
+                path_or_inline_dv=_encode(identity.bytes),
+                offset=len(file),
+                size_in_bytes=len(data),
+                cardinality=cardinality,
+            )
+        )
+        file += len(data).to_bytes(4, "big") + data
+        file += zlib.crc32(data).to_bytes(4, "big")
+    return found, bytes(file)
 
 
 def kept_rows(

@@ -18,7 +18,7 @@ else:
                 "CacheDict CacheSettings ConcurrencyDict ConcurrencySettings "
                 "MirrorDict MirrorSettings PoolDict PoolSettings RetryDict "
                 "RetrySettings SettingIgnoredWarning Settings SettingsDict SqlDict "
-                "SqlSettings StatsDict StatsSettings"
+                "SqlSettings StatsDict StatsSettings VectorDict VectorSettings"
             ),
             "redaction": "SECRET_NAMES redact redact_secrets redact_url",
             "uri": (

@@ -189,6 +189,23 @@ class StatsSettings(_Section):
     indexed_columns: Count = 4
 
 
+VectorMode = Annotated[
+    Literal["auto", "always", "never"], Field(description="auto, always or never")
+]
+Share = Annotated[
+    float, Field(gt=0, le=1, description="a number above 0, up to 1"), _NUMBER
+]
+
+
+class VectorSettings(_Section):
+    """Deletion vectors, on tables that have `delta.enableDeletionVectors`."""
+
+    mode: VectorMode = "auto"
+    max_share: Share = 0.1
+    inline_bytes: Count = 4 * 1024
+    inline_commit_bytes: Count = 256 * 1024
+
+
 class Settings(BaseSettings):
     """All settings, from arguments, environment variables and defaults, in this order.
 
@@ -209,6 +226,7 @@ class Settings(BaseSettings):
     mirror: MirrorSettings = MirrorSettings()
     cache: CacheSettings = CacheSettings()
     stats: StatsSettings = StatsSettings()
+    vectors: VectorSettings = VectorSettings()
     data_path: Place = None
     catalog: CatalogUri = None
 
@@ -310,6 +328,15 @@ class StatsDict(TypedDict, total=False):
     indexed_columns: int
 
 
+class VectorDict(TypedDict, total=False):
+    """`VectorSettings` as a dictionary."""
+
+    mode: Literal["auto", "always", "never"]
+    max_share: float
+    inline_bytes: int
+    inline_commit_bytes: int
+
+
 class SettingsDict(TypedDict, total=False):
     """`Settings` as a dictionary, and the keywords of `connect`."""
 
@@ -319,6 +346,7 @@ class SettingsDict(TypedDict, total=False):
     mirror: MirrorSettings | MirrorDict
     cache: CacheSettings | CacheDict
     stats: StatsSettings | StatsDict
+    vectors: VectorSettings | VectorDict
     data_path: str | None
     catalog: str | SecretStr | None
 

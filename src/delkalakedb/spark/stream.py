@@ -23,20 +23,22 @@ from delkalakedb.spark.pyspark_api import (
     need,
 )
 from delkalakedb.spark.reader import (
-    FILE_COLUMNS,
     READ_OPTIONS,
-    DataFile,
     FilesPartition,
     SourceOptions,
     check_recorded,
-    data_file,
-    data_files,
     files_of,
     table_reader,
     tasks_of,
     version_since,
 )
 from delkalakedb.spark.schemas import spark_schema
+from delkalakedb.write.engines import (
+    FILE_COLUMNS,
+    DataFile,
+    data_file,
+    data_files,
+)
 
 # files; Delta Spark's default
 _MAX_FILES = 1000

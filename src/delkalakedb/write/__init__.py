@@ -19,6 +19,6 @@ else:
             ),
             "files": ("Spool find_leftovers folder_of private_folder table_files"),
             "operation": "Engine Operation Staging Target",
-            "restore": "check_present removed restored",
+            "restore": "check_present restored",
         },
     )

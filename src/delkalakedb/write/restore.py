@@ -10,6 +10,7 @@ from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.read import Head, load_only_in
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Action, Add, Metadata, Protocol, Remove, known
+from delkalakedb.model.new_actions import removed
 from delkalakedb.model.paths import files_inside
 from delkalakedb.model.rules.protocol import fenced, is_fenced, supported_features
 from delkalakedb.model.schema.identity import with_newest_marks
@@ -73,22 +74,6 @@ def restored(
         tuple(_state(now, then, downgrade=downgrade)),
         tuple(msgspec.structs.replace(add, data_change=True) for add in come),
         tuple(removed(add, now_ms) for add in go),
-    )
-
-
-def removed(add: Add, now_ms: int) -> Remove:
-    """Return the remove of a file."""
-    return Remove(
-        path=add.path,
-        data_change=True,
-        deletion_timestamp=now_ms,
-        extended_file_metadata=True,
-        partition_values=add.partition_values,
-        size=add.size,
-        tags=add.tags,
-        deletion_vector=add.deletion_vector,
-        base_row_id=add.base_row_id,
-        default_row_commit_version=add.default_row_commit_version,
     )
 
 

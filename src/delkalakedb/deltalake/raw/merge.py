@@ -7,10 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delkalakedb.model.actions import Metadata
-from delkalakedb.model.predicate.predicate import Anything, Predicate
+from delkalakedb.model.predicate.predicate import Anything
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.write import Spool
+from delkalakedb.write.engines import Search
 
+# distinct values of a key; the search for more takes longer than it saves
+_MOST_KEYS = 100_000
 _BY_SOURCE = "when_not_matched_by_source_"
 # Source columns that every engine compares alike with a column of the table's type.
 _COMPARABLE: dict[str, Callable[[pa.DataType], bool]] = {
@@ -82,20 +85,27 @@ class MergePlan:
         """Delete rows that nothing of the source matches."""
         self._add("when_not_matched_by_source_delete", predicate)
 
-    def matching(self, metadata: Metadata, source: Spool) -> Predicate:
-        """Return a predicate that holds for every row that the merge may change.
+    def matching(
+        self, metadata: Metadata, source: Spool, *, with_keys: bool = False
+    ) -> Search:
+        """Return which rows of the table the merge may change.
 
         Read the source if the range of its keys selects fewer files than the condition.
+
+        Args:
+            metadata: the table's metadata.
+            source: the rows to merge.
+            with_keys: tell the values of the source's keys, if they are few.
         """
         if any(name.startswith(_BY_SOURCE) for name, _ in self._clauses):
-            return Anything()
+            return Search(Anything())
         # sqlglot takes long to import: only where it is needed.
         from delkalakedb.model.predicate.merge_condition import parse_merge
         from delkalakedb.model.predicate.sql import reads_alike
 
         predicate: str = self._options["predicate"]
         if not reads_alike(predicate):
-            return Anything()
+            return Search(Anything())
         condition = parse_merge(
             predicate,
             parse_schema(metadata.schema_string),
@@ -111,8 +121,16 @@ class MergePlan:
             if all(_comparable(column.type, seen.field(name).type) for seen in schemas)
         }
         if not names and not condition.parts:
-            return Anything()
-        return condition.matching(_bounds(source.reader(), names) if names else {})
+            return Search(Anything())
+        where = condition.matching(_bounds(source.reader(), names) if names else {})
+        if not with_keys:
+            return Search(where)
+        keys = {
+            column.path[0]: values
+            for column, name in condition.keys
+            if name in names and (values := _values(source.reader(), name)) is not None
+        }
+        return Search(where, keys)
 
     def run(self, raw: Any, source: Any) -> str:
         """Merge the source into a table of delta-rs; return metrics as JSON."""
@@ -133,6 +151,18 @@ def _comparable(type_name: str, kind: pa.DataType) -> bool:
 def _is_moment(kind: pa.DataType) -> bool:
     # Nanoseconds don't fit into Python's times.
     return bool(pa.types.is_timestamp(kind)) and kind.unit != "ns"
+
+
+def _values(batches: Iterable[pa.RecordBatch], name: str) -> pa.Array | None:
+    """Return the distinct values of a column, or None if they are many."""
+    found: pa.Array | None = None
+    for batch in batches:
+        column = pc.unique(batch[name])
+        both = column if found is None else pa.concat_arrays([found, column])
+        found = pc.unique(both)
+        if len(found) > _MOST_KEYS:
+            return None
+    return found
 
 
 def _bounds(

@@ -35,12 +35,12 @@ from delkalakedb.model.actions import (
     encode_commit,
 )
 from delkalakedb.model.log import Reads, Staged
-from delkalakedb.model.new_actions import custom_metadata, new_commit_info
+from delkalakedb.model.new_actions import custom_metadata, new_commit_info, removed
 from delkalakedb.model.paths import compacted_path, key_inside
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.times import parse_rfc_3339, to_ms
 from delkalakedb.storage import ObjectMeta, Store, open_store
-from delkalakedb.write import check_present, commit, lost, removed, restored
+from delkalakedb.write import check_present, commit, lost, restored
 
 _MANIFESTS = "_symlink_format_manifest"
 _Fields = Mapping[str, Any]

@@ -17,8 +17,8 @@ from delkalakedb.model.predicate.matcher import is_of_partitions
 from delkalakedb.model.predicate.predicate import EVERY_FILE, Predicate, parse_predicate
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.stats.stats import parse_stats
-from delkalakedb.write import Operation, Spool
-from delkalakedb.write.engines import split_small
+from delkalakedb.write import Engine, Operation, Spool
+from delkalakedb.write.engines import Search, Vectors, split_small, takes_vectors
 from delkalakedb.write.engines.deltars import IN_PRIVATE, DeltaRs, split_properties
 
 # bytes; delta-rs's own default
@@ -91,7 +91,8 @@ def delete(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
         lambda raw: raw.delete(**options),
         reads=lambda add: not (whole and _is_counted(add)),
     )
-    operation = Operation("delete", engine, parsed)
+    search = None if whole else Search(parsed, deletes=predicate)
+    operation = Operation("delete", _with_vectors(table, engine, search), parsed)
     return table.perform(operation, options["commit_properties"])
 
 
@@ -99,8 +100,20 @@ def update(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     """Update rows; return metrics as JSON."""
     options = _options("update", args, kwargs)
     engine = DeltaRs[str](lambda raw: raw.update(**options))
-    operation = Operation("update", engine, _parsed(table, options["predicate"]))
+    parsed = _parsed(table, options["predicate"])
+    operation = Operation(
+        "update", _with_vectors(table, engine, Search(parsed)), parsed
+    )
     return table.perform(operation, options["commit_properties"])
+
+
+def _with_vectors(
+    table: SqlRawTable, engine: DeltaRs[str], search: Search | None
+) -> Engine[str]:
+    """Return the engine that writes deletion vectors where the table takes them."""
+    if search is None or not takes_vectors(table.current()):
+        return engine
+    return Vectors(engine, search, table.catalog.settings.vectors)
 
 
 def create_merge_builder(
@@ -115,15 +128,20 @@ def merge_execute(table: SqlRawTable, merge_builder: MergePlan) -> str:
     """Merge; return metrics as JSON."""
     with closing(Spool(merge_builder.source)) as spool:
         engine = DeltaRs[str](lambda raw: merge_builder.run(raw, spool.reader()))
-        operation = Operation("merge", engine, _matching(table, merge_builder, spool))
+        search = _matching(table, merge_builder, spool)
+        operation = Operation(
+            "merge", _with_vectors(table, engine, search), search.where
+        )
         return table.perform(operation, merge_builder.commit_properties)
 
 
-def _matching(table: SqlRawTable, merge: MergePlan, spool: Spool) -> Predicate:
-    """Return a predicate on the files that a merge may change, by its source's keys."""
+def _matching(table: SqlRawTable, merge: MergePlan, spool: Spool) -> Search:
+    """Return the rows that a merge may change, by its source's keys."""
     snapshot = table.current()
     try:
-        return merge.matching(snapshot.metadata, spool)
+        return merge.matching(
+            snapshot.metadata, spool, with_keys=takes_vectors(snapshot)
+        )
     except pa.ArrowException as error:
         raise DeltaError(
             f"{table.name}: merge on version {snapshot.version}: the source can't "

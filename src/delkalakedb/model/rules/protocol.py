@@ -37,6 +37,8 @@ from delkalakedb.model.rules.features import (
     REMOVABLE,
     TYPES,
     Feature,
+    Use,
+    features_for,
     schema_words,
 )
 from delkalakedb.model.schema.properties import TableProperties, parse_properties
@@ -87,6 +89,22 @@ def _is_in_use(feature: Feature, metadata: Metadata) -> bool:
         return any(key.lower().startswith(feature.prefix) for key in properties)
     words = feature.words
     return not words or not schema_words(metadata.schema_string).isdisjoint(words)
+
+
+def unread_features(protocol: Protocol, metadata: Metadata, use: Use) -> list[str]:
+    """Return the features that readers must know and that `use` doesn't allow.
+
+    A feature that only brings types counts if the schema has one of them.
+    """
+    words = schema_words(metadata.schema_string)
+    odd = {*(known(protocol.reader_features) or ())} - features_for(use)
+    return sorted(
+        name
+        for name in odd
+        if name not in FEATURES
+        or not FEATURES[name].types
+        or not words.isdisjoint(FEATURES[name].types)
+    )
 
 
 def check_readable(protocol: Protocol) -> None:

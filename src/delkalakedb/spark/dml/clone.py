@@ -23,6 +23,7 @@ from delkalakedb.model.actions import (
     dv_id,
     known,
 )
+from delkalakedb.model.new_actions import removed
 from delkalakedb.model.paths import Inside, file_path, log_path, resolve_path
 from delkalakedb.model.predicate.predicate import Anything
 from delkalakedb.model.rules.protocol import (
@@ -37,7 +38,7 @@ from delkalakedb.model.vectors import renamed_vector, vector_path
 from delkalakedb.spark.reader import Files
 from delkalakedb.spark.writer import commit_info
 from delkalakedb.storage import Store, open_store
-from delkalakedb.write import Operation, Target, folder_of, removed, table_files
+from delkalakedb.write import Operation, Target, folder_of, table_files
 from delkalakedb.write.engines import InPlace, Work
 
 # files copied at a time

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from delkalakedb.doors import door
 
 if TYPE_CHECKING:
-    from delkalakedb.spark.reader.arrow_files import *
-    from delkalakedb.spark.reader.arrow_filter import *
     from delkalakedb.spark.reader.change_feed import *
     from delkalakedb.spark.reader.frame import *
     from delkalakedb.spark.reader.layout import *
@@ -16,8 +14,6 @@ else:
     __getattr__, __dir__ = door(
         __name__,
         {
-            "arrow_filter": "columns_of row_filter",
-            "arrow_files": "DataFile FILE_COLUMNS data_file data_files",
             "change_feed": "check_recorded files_of version_since",
             "frame": "FILE_COLUMN",
             "layout": "partitions_in",

@@ -28,8 +28,8 @@ from delkalakedb.model.changes import (
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.times import from_ms, to_micros, to_ms
-from delkalakedb.spark.reader.arrow_files import DataFile, changed_file
 from delkalakedb.spark.schemas import spark_schema
+from delkalakedb.write.engines import DataFile, changed_file
 
 FEED_FIELDS = (
     StructField(CHANGE_TYPE, StringType()),

@@ -31,15 +31,9 @@ from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.changes import CHANGE_TYPE
 from delkalakedb.model.rules.features import Use
+from delkalakedb.model.rules.protocol import unread_features
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.spark.pyspark_api import about_file, condition_of, from_arrow
-from delkalakedb.spark.reader.arrow_files import (
-    CHANGE_COLUMNS,
-    FILE_COLUMNS,
-    arrow_reader,
-    check_readable,
-    unreadable,
-)
 from delkalakedb.spark.reader.change_feed import FEED_FIELDS
 from delkalakedb.spark.reader.layout import (
     LISTS,
@@ -60,6 +54,12 @@ from delkalakedb.spark.reader.layout import (
 from delkalakedb.spark.schemas import arrow_schema, physical_type, quoted, read_schema
 from delkalakedb.spark.session import can_reach, is_spark_3, spark_url
 from delkalakedb.storage import canonical_location
+from delkalakedb.write.engines import (
+    CHANGE_COLUMNS,
+    FILE_COLUMNS,
+    arrow_reader,
+    check_readable,
+)
 
 FILE_COLUMN = "__dk_file"
 # the columns of `Snapshot.files` that `frame` needs
@@ -160,7 +160,8 @@ class _Frames:
     def _odd(self, files: pa.Table) -> pa.ChunkedArray:
         """Return which files Spark's Parquet reader can't read correctly."""
         mode = parse_properties(self._snapshot.metadata).column_mapping_mode
-        limited = is_spark_3() and unreadable(self._snapshot, Use.SPARK_3)
+        protocol, metadata = self._snapshot.protocol, self._snapshot.metadata
+        limited = is_spark_3() and unread_features(protocol, metadata, Use.SPARK_3)
         if mode == "id" or limited or not can_reach(self._spark, self._root):
             return pa.chunked_array([pa.repeat(True, files.num_rows)])
         paths = files["path"]

@@ -14,22 +14,11 @@ from pyspark.sql.types import StructType
 
 from delkalakedb.catalog import Catalog, Snapshot, connect
 from delkalakedb.errors import DeltaError, SchemaMismatchError, UriError
-from delkalakedb.model.predicate.predicate import (
-    Predicate,
-    parse_predicate,
-)
+from delkalakedb.model.predicate.predicate import Predicate, parse_predicate
 from delkalakedb.model.schema.properties import parse_size
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.times import to_ms
 from delkalakedb.settings import OPTIONS, Uri, parse_uri, require_table
-from delkalakedb.spark.reader.arrow_files import (
-    FILE_COLUMNS,
-    ArrowReader,
-    DataFile,
-    arrow_reader,
-    data_files,
-)
-from delkalakedb.spark.reader.arrow_filter import columns_of, row_filter
 from delkalakedb.spark.reader.change_feed import (
     ChangeFeed,
     feed_schema,
@@ -38,6 +27,15 @@ from delkalakedb.spark.reader.change_feed import (
 )
 from delkalakedb.spark.schemas import arrow_schema, spark_schema
 from delkalakedb.storage import is_secret
+from delkalakedb.write.engines import (
+    FILE_COLUMNS,
+    ArrowReader,
+    DataFile,
+    arrow_reader,
+    columns_of,
+    data_files,
+    row_filter,
+)
 
 _STORAGE = "storage."
 _VARIABLE = re.compile(r"\$\{(\w+)\}")

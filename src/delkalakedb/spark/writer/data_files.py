@@ -30,7 +30,7 @@ from delkalakedb.clock import now_ms
 from delkalakedb.errors import StorageError
 from delkalakedb.model.actions import Action, Add, Cdc, CommitInfo, Metadata, known
 from delkalakedb.model.changes import CHANGE_TYPE as CHANGE_TYPE
-from delkalakedb.model.new_actions import NewFile, new_commit_info
+from delkalakedb.model.new_actions import NewFile, new_commit_info, removed
 from delkalakedb.model.rules.protocol import check_writable
 from delkalakedb.model.schema.schema import Column
 from delkalakedb.model.stats.footer import file_stats
@@ -48,7 +48,7 @@ from delkalakedb.spark.writer.evolution import evolved_protocol
 from delkalakedb.spark.writer.file_options import FileOptions
 from delkalakedb.spark.writer.placement import Places, places_of
 from delkalakedb.storage import open_store
-from delkalakedb.write import private_folder, removed, table_files
+from delkalakedb.write import private_folder, table_files
 from delkalakedb.write.engines import Work
 
 T = TypeVar("T")

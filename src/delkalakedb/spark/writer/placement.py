@@ -30,8 +30,9 @@ from delkalakedb.model.schema.partition import (
 )
 from delkalakedb.model.schema.schema import Column as TableColumn, parse_schema
 from delkalakedb.model.times import from_micros
-from delkalakedb.spark.reader import Files, partitions_in, row_filter
+from delkalakedb.spark.reader import Files, partitions_in
 from delkalakedb.spark.schemas import arrow_schema, quoted
+from delkalakedb.write.engines import row_filter
 
 _BYTES = ("string", "binary")
 

@@ -32,7 +32,7 @@ from delkalakedb.errors import (
     TableNotFoundError,
 )
 from delkalakedb.model.actions import Action, Add, CommitInfo, Metadata, Txn
-from delkalakedb.model.new_actions import merged_commit_info
+from delkalakedb.model.new_actions import merged_commit_info, removed
 from delkalakedb.model.paths import log_path
 from delkalakedb.model.predicate.predicate import Predicate, parse_predicate
 from delkalakedb.model.rules.features import Use, features_for
@@ -43,7 +43,7 @@ from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.stats.stats import measured_columns
 from delkalakedb.model.times import to_micros
 from delkalakedb.spark.pyspark_api import DataSourceStreamArrowWriter, need
-from delkalakedb.spark.reader import SourceOptions, columns_of, row_filter
+from delkalakedb.spark.reader import SourceOptions
 from delkalakedb.spark.schemas import (
     arrow_schema,
     check_new_schema,
@@ -74,8 +74,8 @@ from delkalakedb.spark.writer.placement import (
     places_of,
 )
 from delkalakedb.storage import canonical_location
-from delkalakedb.write import Operation, create_table, perform, removed, table_files
-from delkalakedb.write.engines import InPlace, Work
+from delkalakedb.write import Operation, create_table, perform, table_files
+from delkalakedb.write.engines import InPlace, Work, columns_of, row_filter
 
 _ELSEWHERE = "write with delkalakedb.spark.write"
 _MODE_OPTION = "partitionOverwriteMode"

@@ -7,11 +7,20 @@ from delkalakedb.doors import door
 if TYPE_CHECKING:
     from delkalakedb.write.engines.arrow import *
     from delkalakedb.write.engines.in_place import *
+    from delkalakedb.write.engines.row_filters import *
+    from delkalakedb.write.engines.row_reader import *
+    from delkalakedb.write.engines.vectors import *
 else:
     __getattr__, __dir__ = door(
         __name__,
         {
             "arrow": "ArrowAppend split_small",
+            "row_reader": (
+                "ArrowReader CHANGE_COLUMNS DataFile FILE_COLUMNS arrow_reader "
+                "changed_file check_readable data_file data_files"
+            ),
             "in_place": "InPlace Work",
+            "row_filters": "columns_of row_filter",
+            "vectors": "Search Vectors takes_vectors",
         },
     )

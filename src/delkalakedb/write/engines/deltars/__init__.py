@@ -12,10 +12,12 @@ else:
     __getattr__, __dir__ = door(
         __name__,
         {
-            "new_table": ("NewSchema creation parse_new_schema schema_from_arrow"),
+            "new_table": (
+                "NewSchema arrow_schema creation parse_new_schema schema_from_arrow"
+            ),
             "process": (
                 "IN_PRIVATE check_delta_rs explained open_filesystem open_input"
             ),
-            "workspace": "DeltaRs open_private split_properties",
+            "workspace": "DeltaRs Guest candidates open_private split_properties",
         },
     )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import deltalake
+import pyarrow as pa
 from arro3.core.types import ArrowSchemaExportable
 
 from delkalakedb.errors import DeltaError
@@ -54,6 +55,11 @@ def creation(
 def schema_from_arrow(schema: ArrowSchemaExportable) -> str:
     """Return Delta's schema of the Arrow schema `schema`, as JSON."""
     return deltalake.Schema.from_arrow(schema).to_json()
+
+
+def arrow_schema(schema_string: str) -> pa.Schema:
+    """Return the Arrow schema of a schema in Delta's JSON."""
+    return pa.schema(deltalake.Schema.from_json(schema_string).to_arrow())
 
 
 def parse_new_schema(schema: str) -> deltalake.Schema:

@@ -8,7 +8,8 @@ version of the table names the files, so a crash leaves files that vacuum remove
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -53,8 +54,10 @@ from delkalakedb.model.rules.protocol import (
 )
 from delkalakedb.model.vectors import renamed_vector, vector_path
 from delkalakedb.write.engines.deltars.process import check_delta_rs, explained
-from delkalakedb.write.files import TableFiles, private_folder
+from delkalakedb.write.files import private_folder
 from delkalakedb.write.operation import Operation, Staging, Target
+
+T = TypeVar("T")
 
 # Properties that delta-rs doesn't take, and the features that they turn on.
 _ASKED = {
@@ -135,10 +138,7 @@ def _kept_from_it(protocol: Protocol) -> Set[str]:
     return set(known(protocol.writer_features) or ()) - features_for(Use.DELTA_RS)
 
 
-T = TypeVar("T")
-
-
-class _Guest(NamedTuple):
+class Guest(NamedTuple):
     """A file of the table in a workspace.
 
     `seen` is its add as delta-rs finds it, `files` are its own path and its vector's:
@@ -147,7 +147,15 @@ class _Guest(NamedTuple):
 
     add: Add
     seen: Add
-    files: Sequence[tuple[str, str]]
+    files: Sequence[tuple[str, str]] = ()
+
+
+class Ran(NamedTuple, Generic[T]):
+    """What delta-rs did in a workspace: its result, and the commits in `folder`."""
+
+    folder: Path
+    result: T
+    commits: list[list[Action]]
 
 
 @dataclass(frozen=True)
@@ -168,6 +176,46 @@ class DeltaRs(Generic[T]):
 
     def stage(self, target: Target, operation: Operation[T]) -> Staging[T]:
         """Run delta-rs in a new workspace and take its files and actions over."""
+
+        def guests(folder: Path) -> list[Guest]:
+            found = _guests(target.base, operation.files, self.reads)
+            files = chain.from_iterable(guest.files for guest in found)
+            target.files.bring(dict(files), folder)
+            return found
+
+        return self.stage_on(guests, target, operation)
+
+    def stage_on(
+        self,
+        guests: Callable[[Path], list[Guest]],
+        target: Target,
+        operation: Operation[T],
+    ) -> Staging[T]:
+        """Stage an operation that sees the files which `guests` puts into a folder."""
+        with self.ran(guests, target, operation) as (folder, result, commits):
+            _check_new(commits, target.location)
+            new_paths = _new_paths(commits, folder)
+            target.files.take(new_paths, folder)
+        before = target.snapshot.protocol if target.snapshot else None
+        commits = [self._adapted(actions, target, before) for actions in commits]
+        return Staging(target, operation, result, commits, new_paths)
+
+    @contextmanager
+    def ran(
+        self,
+        guests: Callable[[Path], list[Guest]],
+        target: Target,
+        operation: Operation[T],
+        metadata: Metadata | None = None,
+    ) -> Iterator[Ran[T]]:
+        """Run delta-rs in a new workspace, which is deleted at the end.
+
+        Args:
+            guests: puts the files that delta-rs sees into a folder.
+            target: the table.
+            operation: the operation.
+            metadata: the metadata that delta-rs sees; by default the table's.
+        """
         snapshot, files = target.snapshot, target.files
         what = f"{target.name}: {operation.name}"
         if snapshot is not None:
@@ -178,22 +226,13 @@ class DeltaRs(Generic[T]):
             private_folder(files.ensure_work()) as folder,
         ):
             if snapshot is None:
-                guests, raw, first = [], str(folder), 0
-            else:
-                guests = _guests(snapshot, operation.files, self.reads)
-                raw, first = (
-                    _open(folder, snapshot, guests, files),
-                    snapshot.version + 1,
-                )
-            result = self.run(raw)
-            commits = _commits(folder, first)
-            _check_new(commits, target.location)
-            new_paths = _new_paths(commits, folder)
-            files.take(new_paths, folder)
-        commits = _named_as_before(commits, guests)
-        before = snapshot.protocol if snapshot else None
-        commits = [self._adapted(actions, target, before) for actions in commits]
-        return Staging(target, operation, result, commits, new_paths)
+                result = self.run(str(folder))
+                yield Ran(folder, result, _commits(folder, 0))
+                return
+            there = guests(folder)
+            result = self.run(_open(folder, snapshot, metadata, there))
+            commits = _commits(folder, snapshot.version + 1)
+            yield Ran(folder, result, _named_as_before(commits, there))
 
     def _adapted(
         self, actions: Iterable[Action], target: Target, before: Protocol | None
@@ -207,13 +246,15 @@ class DeltaRs(Generic[T]):
 
 
 def _open(
-    folder: Path, snapshot: Snapshot, guests: Iterable[_Guest], files: TableFiles
+    folder: Path,
+    snapshot: Snapshot,
+    metadata: Metadata | None,
+    guests: Iterable[Guest],
 ) -> Any:
     """Return a `RawDeltaTable` of the workspace in `folder`, which sees `guests`."""
     protocol = visible_protocol(snapshot.protocol, snapshot.metadata)
     seen = [guest.seen for guest in guests]
-    actions: list[Action] = [protocol, snapshot.metadata, *seen]
-    files.bring(dict(chain.from_iterable(g.files for g in guests)), folder)
+    actions: list[Action] = [protocol, metadata or snapshot.metadata, *seen]
     return open_private(folder, {snapshot.version: actions})._table
 
 
@@ -232,7 +273,8 @@ def open_private(
     return deltalake.DeltaTable(folder)
 
 
-def _candidates(snapshot: Snapshot, files: Predicate | None) -> list[Add]:
+def candidates(snapshot: Snapshot, files: Predicate | None) -> list[Add]:
+    """Return the files that may hold a row which matches `files`."""
     if files is None:
         return []
     found = snapshot.files(files).read_all()
@@ -242,13 +284,13 @@ def _candidates(snapshot: Snapshot, files: Predicate | None) -> list[Add]:
 
 def _guests(
     snapshot: Snapshot, files: Predicate | None, reads: Callable[[Add], bool]
-) -> list[_Guest]:
-    found = enumerate(_candidates(snapshot, files))
+) -> list[Guest]:
+    found = enumerate(candidates(snapshot, files))
     guests = (_guest(add, n, snapshot.table.location) for n, add in found)
     return [g if reads(g.add) else g._replace(files=()) for g in guests]
 
 
-def _guest(add: Add, number: int, location: str) -> _Guest:
+def _guest(add: Add, number: int, location: str) -> Guest:
     path = _inside(add.path, location)
     seen, files = add, [(path, path)]
     if add.path != log_path(path):
@@ -264,7 +306,7 @@ def _guest(add: Add, number: int, location: str) -> _Guest:
             seen = msgspec.structs.replace(seen, deletion_vector=vector)
             name = str(vector_path(vector))
         files.append((name, path))
-    return _Guest(add, seen, files)
+    return Guest(add, seen, files)
 
 
 def _inside(path: str, location: str) -> str:
@@ -278,7 +320,7 @@ def _inside(path: str, location: str) -> str:
 
 
 def _named_as_before(
-    commits: Iterable[Iterable[Action]], guests: Iterable[_Guest]
+    commits: Iterable[Iterable[Action]], guests: Iterable[Guest]
 ) -> list[list[Action]]:
     """Return the commits with the file names that the table's log has."""
     odd = {

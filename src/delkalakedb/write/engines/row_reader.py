@@ -1,12 +1,13 @@
-"""Read a table's files with pyarrow in a Python process of Spark.
+"""Read the rows of a table's files with pyarrow.
 
-An `ArrowReader` and its `DataFile`s hold all that such a process needs: paths,
-partition values, deletion vectors and the options of the object store. The process
-opens no catalog.
+An `ArrowReader` and its `DataFile`s hold all that a Python process of Spark needs:
+paths, partition values, deletion vectors and the options of the object store. The
+process opens no catalog.
 """
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -32,7 +33,8 @@ from delkalakedb.model.changes import (
     ChangedFile,
 )
 from delkalakedb.model.paths import Inside
-from delkalakedb.model.rules.features import Use, features_for
+from delkalakedb.model.rules.features import Use
+from delkalakedb.model.rules.protocol import unread_features
 from delkalakedb.model.schema.partition import parse_partition_value
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import Field, parse_schema
@@ -133,6 +135,7 @@ class ArrowReader:
         by_id: whether columns in files are found by field id instead of name.
         condition: a filter of the rows.
         file_column: the column of `target` that gets the path of a row's file.
+        row_column: the column of `target` that gets a row's number in its file.
         storage_options: the options of the table's object store.
     """
 
@@ -143,6 +146,7 @@ class ArrowReader:
     by_id: bool = False
     condition: pc.Expression | None = None
     file_column: str | None = None
+    row_column: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def read(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
@@ -155,28 +159,68 @@ class ArrowReader:
         for listed in lists:
             yield from self.read(data_files(listed))
 
-    def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
-        with (
-            self._open(file.path, file.size_bytes) as opened,
-            pq.ParquetFile(opened, coerce_int96_timestamp_unit="us") as parquet,
-        ):
+    def take(self, file: DataFile, rows: "BitMap64") -> Iterator[pa.RecordBatch]:
+        """Yield those rows of `file`, deleted or not, that have the numbers `rows`."""
+        with self._parquet(file) as parquet:
             columns = [self._column(f, file, parquet) for f in self.target]
-            names = [column for column in columns if isinstance(column, str)]
+            first = 0
+            for group in range(parquet.num_row_groups):
+                count = parquet.metadata.row_group(group).num_rows
+                if rows.range_cardinality(first, first + count):
+                    for at, batch in self._batches(parquet, columns, first, [group]):
+                        kept = kept_rows(None, at, batch.num_rows, rows)
+                        yield _taken(batch, kept)
+                first += count
+
+    def deleted(self, file: DataFile) -> "BitMap64 | None":
+        """Return the deleted rows of `file`, or None if it has no deletion vector."""
+        return self._bitmap(file.deletion_vector)
+
+    def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        with self._parquet(file) as parquet:
+            columns = [self._column(f, file, parquet) for f in self.target]
             gone, only = map(self._bitmap, (file.deletion_vector, file.only_rows))
-            at = 0
-            for batch in parquet.iter_batches(_BATCH_ROWS, columns=names):
-                rows = self._shaped(batch, columns)
+            for at, batch in self._batches(parquet, columns, 0, None):
+                rows = batch
                 if gone is not None or only is not None:
                     rows = _taken(rows, kept_rows(gone, at, batch.num_rows, only))
-                at += batch.num_rows
                 if self.condition is not None:
                     rows = rows.filter(self.condition)
                 yield rows
 
+    @contextmanager
+    def _parquet(self, file: DataFile) -> Iterator[pq.ParquetFile]:
+        with (
+            self._open(file.path, file.size_bytes) as opened,
+            pq.ParquetFile(opened, coerce_int96_timestamp_unit="us") as parquet,
+        ):
+            yield parquet
+
+    def _batches(
+        self,
+        parquet: pq.ParquetFile,
+        columns: Sequence["str | pa.Scalar | None"],
+        first: int,
+        groups: Sequence[int] | None,
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the rows of row groups, each batch with the number of its first row.
+
+        `first` is the number of the first row of `groups`; None means all groups.
+        """
+        names = [column for column in columns if isinstance(column, str)]
+        for batch in parquet.iter_batches(_BATCH_ROWS, groups, names):
+            yield first, self._shaped(batch, columns, first)
+            first += batch.num_rows
+
     def _column(
         self, wanted: pa.Field, file: DataFile, parquet: pq.ParquetFile
-    ) -> str | pa.Scalar:
-        """Return the name of a column in the file, or its value for all rows."""
+    ) -> "str | pa.Scalar | None":
+        """Return the name of a column in the file, or its value for all rows.
+
+        Return None for the column with the rows' numbers.
+        """
+        if wanted.name == self.row_column:
+            return None
         if wanted.name == self.file_column:
             return pa.scalar(file.path, wanted.type)
         if (constant := file.constant(wanted.name)) is not None:
@@ -191,12 +235,18 @@ class ArrowReader:
         return pa.scalar(None, wanted.type) if found is None else str(found.name)
 
     def _shaped(
-        self, batch: pa.RecordBatch, columns: Sequence[str | pa.Scalar]
+        self,
+        batch: pa.RecordBatch,
+        columns: Sequence["str | pa.Scalar | None"],
+        first: int,
     ) -> pa.RecordBatch:
+        count = batch.num_rows
         arrays = [
             self._fit(batch[column], wanted.type, self._fields[wanted.name])
             if isinstance(column, str)
-            else pa.repeat(column, batch.num_rows)
+            else pc.cumulative_sum(pa.repeat(1, count), start=first - 1)
+            if column is None
+            else pa.repeat(column, count)
             for wanted, column in zip(self.target, columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.target)
@@ -299,19 +349,13 @@ def arrow_reader(
 def check_readable(snapshot: Snapshot, use: Use) -> None:
     """Raise `ProtocolError` if the table has a reader feature unsupported for `use`."""
     protocol, name = snapshot.protocol, snapshot.table.name
-    odd = sorted(unreadable(snapshot, use))
+    odd = unread_features(protocol, snapshot.metadata, use)
     if odd or protocol.min_reader_version > 3:
         needs = ", ".join(odd) or f"reader version {protocol.min_reader_version}"
         how = "Spark" if use is Use.SPARK else "Arrow"
         raise ProtocolError(
             f"{name}: the table can't be read with {how}, because it needs {needs}"
         )
-
-
-def unreadable(snapshot: Snapshot, use: Use) -> set[str]:
-    """Return the table's reader features that are unsupported for `use`."""
-    readers = {*(known(snapshot.protocol.reader_features) or ())}
-    return readers - features_for(use)
 
 
 def _parquet_id(child: pa.Field) -> bytes | None:

@@ -21,7 +21,9 @@ from delkalakedb.errors import DeltaError, PredicateError, ProtocolError
 from delkalakedb.model.predicate.predicate import parse_predicate
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.vectors import kept_rows
-from delkalakedb.spark.reader.arrow_files import (
+from delkalakedb.storage.location import canonical_location
+from delkalakedb.write.engines.row_filters import row_filter
+from delkalakedb.write.engines.row_reader import (
     FILE_COLUMNS,
     ArrowReader,
     DataFile,
@@ -29,8 +31,6 @@ from delkalakedb.spark.reader.arrow_files import (
     data_file,
     data_files,
 )
-from delkalakedb.spark.reader.source import row_filter
-from delkalakedb.storage.location import canonical_location
 from tests.support.lakes import Lake
 
 SMALL = pa.schema([("id", pa.int64()), ("City Name", pa.string())])
@@ -177,10 +177,19 @@ def test_file_column_says_the_path_of_the_log(lake: Lake) -> None:
 
 
 def test_feature_that_readers_must_know_is_refused_by_name(lake: Lake) -> None:
-    lake.create(SMALL, features=["timestampNanos"])
+    schema = SMALL.append(pa.field("t", pa.timestamp("ns")))
+    lake.create(schema, features=["timestampNanos"])
 
     with pytest.raises(ProtocolError, match="timestampNanos"):
         read(lake, SMALL)
+
+
+def test_feature_that_brings_a_type_which_no_column_has_is_no_hindrance(
+    lake: Lake,
+) -> None:
+    lake.create(SMALL, features=["timestampNanos"])
+
+    assert read(lake, SMALL).num_rows == 0
 
 
 # ---- filters over rows
@@ -255,7 +264,7 @@ def test_filter_that_spark_has_to_judge_is_refused(text: str) -> None:
 
 @given(st.lists(st.integers(0, 299), unique=True, min_size=1))
 def test_rows_that_stay_are_those_not_in_the_vector(gone: list[int]) -> None:
-    from delkalakedb.spark.reader.arrow_files import _taken
+    from delkalakedb.write.engines.row_reader import _taken
 
     rows, deleted = pa.record_batch({"i": range(300)}), BitMap64(gone)
     parts = [

@@ -1,4 +1,4 @@
-"""Predicates as filters of Arrow rows, exact as Spark evaluates them."""
+"""Filters of rows for pyarrow, made of predicates."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from delkalakedb.errors import PredicateError
 from delkalakedb.model.predicate.predicate import (
     And,
+    Anything,
     Comparison,
     In,
     IsNotNull,
@@ -22,7 +23,7 @@ from delkalakedb.model.predicate.predicate import (
     Predicate,
 )
 from delkalakedb.model.schema.schema import Column
-from delkalakedb.model.stats.values import FLOATING, Kind, Value, kind_of
+from delkalakedb.model.stats.values import FLOATING, INTEGRAL, Kind, Value, kind_of
 
 _COMPARE = {Op.EQ: eq, Op.NE: ne, Op.LT: lt, Op.LE: le, Op.GT: gt, Op.GE: ge}
 _TIMES = {
@@ -30,7 +31,6 @@ _TIMES = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-_TRUE, _FALSE = pc.scalar(True), pc.scalar(False)
 
 
 def row_filter(predicate: Predicate) -> pc.Expression:
@@ -40,21 +40,26 @@ def row_filter(predicate: Predicate) -> pc.Expression:
         PredicateError: `predicate` has a part that only Spark can evaluate.
     """
     match predicate:
-        case And(parts):
-            return reduce(and_, map(row_filter, parts), _TRUE)
-        case Or(parts):
-            return reduce(or_, map(row_filter, parts), _FALSE)
+        case And(parts) if parts:
+            return reduce(and_, map(row_filter, parts))
+        case Or(parts) if parts:
+            return reduce(or_, map(row_filter, parts))
         case Comparison(column, op, value):
             return _compare(column, op, value)
         case In(column, values):
-            same = (_compare(column, Op.EQ, value) for value in values)
-            return reduce(or_, same, _FALSE)
+            if not values:
+                return pc.scalar(False)
+            scalars = [_scalar(column, value) for value in values]
+            found = pa.array([one.as_py() for one in scalars], scalars[0].type)
+            return pc.field(*column.path).isin(found)
         case IsNull(column):
             return pc.field(*column.path).is_null()
         case IsNotNull(column):
             return pc.field(*column.path).is_valid()
-        case Nothing():
-            return _FALSE
+        case And():
+            return pc.scalar(True)
+        case Or() | Nothing():
+            return pc.scalar(False)
         case _:
             raise PredicateError(
                 "only Spark can evaluate a part of the filter; give the filter to the "
@@ -97,3 +102,58 @@ def _scalar(column: Column, value: Any) -> pa.Scalar:
     raise PredicateError(
         f"column {'.'.join(column.path)} can't be compared with {value!r}"
     )
+
+
+# Types whose values every engine compares alike with a value of the given class.
+_ALIKE: dict[str, type] = {
+    **dict.fromkeys((*INTEGRAL, "date", "timestamp", "timestamp_ntz"), int),
+    "boolean": bool,
+    "string": str,
+}
+_MOST_BITS = 64
+
+
+def widened(predicate: Predicate, present: frozenset[str]) -> Predicate:
+    """Return a predicate for `row_filter` that holds wherever the given one does.
+
+    The parts that engines may evaluate in different ways are replaced by `Anything`,
+    which is either the whole predicate or in no part of it.
+
+    Args:
+        predicate: the predicate.
+        present: the columns that can be evaluated.
+    """
+    match predicate:
+        case And(parts):
+            kept = [widened(part, present) for part in parts]
+            kept = [part for part in kept if not isinstance(part, Anything)]
+            return And(tuple(kept)) if kept else Anything()
+        case Or(parts):
+            kept = [widened(part, present) for part in parts]
+            vague = any(isinstance(part, Anything) for part in kept)
+            return Anything() if vague else Or(tuple(kept))
+        case Comparison(column, _, value) if _is_alike(column, value):
+            return predicate if _is_top(column, present) else Anything()
+        case In(column, values) if all(_is_alike(column, value) for value in values):
+            return predicate if _is_top(column, present) else Anything()
+        case IsNull(column) | IsNotNull(column):
+            return predicate if _is_top(column, present) else Anything()
+        case Nothing():
+            return predicate
+        case _:
+            return Anything()
+
+
+def _is_alike(column: Column, value: Value) -> bool:
+    """Return whether every engine compares a column with a value alike."""
+    if column.type == "double":
+        # Some engines tell 0.0 from -0.0.
+        return value != 0
+    kind = _ALIKE.get(column.type)
+    if kind is int and isinstance(value, int) and value.bit_length() >= _MOST_BITS:
+        return False
+    return kind is not None and type(value) is kind
+
+
+def _is_top(column: Column, present: frozenset[str]) -> bool:
+    return len(column.path) == 1 and column.path[0] in present
