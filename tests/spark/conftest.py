@@ -22,7 +22,12 @@ HERE = Path(__file__).parent
 collect_ignore = (
     []
     if check_pyspark() >= (4, 0)
-    else ["test_spark_connect.py", "test_spark_source.py", "test_spark_streaming.py"]
+    else [
+        "test_arrow_files.py",
+        "test_spark_connect.py",
+        "test_spark_source.py",
+        "test_spark_streaming.py",
+    ]
 )
 
 

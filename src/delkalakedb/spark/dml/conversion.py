@@ -24,6 +24,7 @@ from delkalakedb.model.schema.partition import (
 from delkalakedb.model.schema.schema import Column, parse_schema
 from delkalakedb.model.stats.footer import file_stats
 from delkalakedb.model.stats.stats import measured_columns
+from delkalakedb.spark.pyspark_api import to_arrow
 from delkalakedb.spark.schemas import check_new_schema
 from delkalakedb.spark.session import spark_url
 from delkalakedb.spark.writer import commit_info, evolved_protocol, new_state
@@ -95,7 +96,7 @@ class Conversion:
         options = dict(self.storage_options or {})
         read = _ReadFooters(location, options, tasks, measured_columns(metadata))
         numbers = self.spark.range(0, len(tasks), 1, len(tasks))
-        found = numbers.mapInArrow(read, from_arrow_schema(_FILES)).toArrow()
+        found = to_arrow(numbers.mapInArrow(read, from_arrow_schema(_FILES)))
         texts = dict(zip(*(column.to_pylist() for column in found), strict=True))
         columns = parse_schema(metadata.schema_string)
         parts = [columns.column((name,)) for name in metadata.partition_columns]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from delkalakedb.catalog import Snapshot, open_catalog
 from delkalakedb.deltalake import DeltaTable as Face
@@ -60,6 +60,7 @@ from delkalakedb.spark.face.builders import (
     DeltaOptimizeBuilder,
     DeltaTableBuilder,
 )
+from delkalakedb.spark.pyspark_api import parse_type
 from delkalakedb.spark.reader import (
     Condition,
     Target,
@@ -338,7 +339,7 @@ class DeltaTable:
             raise DeltaError(f"{identifier!r} isn't a folder; write parquet.`path`")
         schema: Any = partitionSchema or StructType([])
         if isinstance(schema, str):
-            schema = DataType.fromDDL(schema)
+            schema = parse_type(schema)
         uri = new_uri_at(catalog_of(spark), found["path"])
         catalog, name = open_catalog(uri), require_table(uri)
         with delta_spark_errors():
