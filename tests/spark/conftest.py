@@ -23,7 +23,7 @@ collect_ignore = (
     []
     if check_pyspark() >= (4, 0)
     else [
-        "test_arrow_files.py",
+        "test_spark_change_feed.py",
         "test_spark_connect.py",
         "test_spark_source.py",
         "test_spark_streaming.py",
