@@ -187,8 +187,8 @@ class _Sink:
             _check_table(snapshot, overwrite)
             if merges:
                 snapshot = self._merge_schema(catalog, snapshot, schema)
+            self._metadata = self._changed(snapshot, schema)
         self._version = snapshot.version
-        self._metadata = self._changed(snapshot, schema)
         _check_columns(snapshot.table.name, self._metadata, schema)
         self._writer = self._task_writer(snapshot)
 
