@@ -51,6 +51,7 @@ READ_OPTIONS = (
     "ignoreDeletes",
     "maxBytesPerTrigger",
     "maxFilesPerTrigger",
+    "readChangeData",
     "readChangeFeed",
     "skipChangeCommits",
     "startingTimestamp",
@@ -60,6 +61,8 @@ READ_OPTIONS = (
     "where",
 )
 _ENDS = ("startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp")
+# the second name is an older one of Delta Spark's
+_FEED = ("readChangeFeed", "readChangeData")
 _TRAVEL = ("versionAsOf", "timestampAsOf")
 # bytes of a task; opening a file counts as reading `_OPEN_BYTES`
 _TASK_BYTES = 32 * 1024 * 1024
@@ -160,7 +163,8 @@ class SourceOptions:
     @property
     def changes(self) -> bool:
         """Whether the change data feed is read."""
-        changes = self.flag("readChangeFeed")
+        self.either(*_FEED)
+        changes = any(map(self.flag, _FEED))
         self.either(*_TRAVEL)
         for name in _TRAVEL:
             if changes and self.get(name) is not None:
