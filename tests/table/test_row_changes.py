@@ -5,6 +5,8 @@ import math
 import random
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -291,14 +293,109 @@ def test_rules_of_the_table_hold(catalog_uri: str, tmp_path: Path) -> None:
     assert twins.ours.count() == 2 * ROWS
 
 
-def test_two_deletes_of_one_row_conflict(catalog_uri: str, tmp_path: Path) -> None:
+ONCE = deltalake.CommitProperties(max_commit_retries=0)
+Change = Callable[[DeltaTable], Any]
+
+
+def deleting(*ids: int) -> Change:
+    where = f"id IN ({', '.join(map(str, ids))})"
+    return lambda t: t.delete(where, commit_properties=ONCE)
+
+
+def updating(text: str, *ids: int) -> Change:
+    where = f"id IN ({', '.join(map(str, ids))})"
+    new = {"text": f"'{text}'"}
+    return lambda t: t.update(new, predicate=where, commit_properties=ONCE)
+
+
+def merging(*ids: int) -> Change:
+    source = pa.concat_tables([data(i, 1) for i in ids])
+    return lambda t: (
+        t.merge(source, "t.id = s.id", "s", "t", commit_properties=ONCE)
+        .when_matched_update({"text": "'merged'"})
+        .when_not_matched_insert_all()
+        .execute()
+    )
+
+
+def compacting(table: DeltaTable) -> None:
+    table.optimize.compact(commit_properties=ONCE)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "goes"),
+    [
+        (deleting(1, 2), deleting(3, 4), True),
+        (deleting(1, 2), deleting(2, 3), False),
+        (deleting(1), updating("x", 5), True),
+        (updating("x", 1), updating("y", 150), True),
+        (updating("x", 1), updating("y", 1), False),
+        (updating("x", 3), deleting(3), False),
+        (merging(7), deleting(8, 250), True),
+        # The new file's ids are from 7 to 1000, so it may hold the rows to delete.
+        (merging(7, 1000), deleting(8, 250), False),
+        (merging(7), merging(7), False),
+        (deleting(5), compacting, False),
+        (compacting, deleting(5), False),
+        (deleting(1), lambda t: t.delete("amount < 1000"), False),
+    ],
+    ids=range(12),
+)
+def test_changes_of_other_rows_of_one_file_both_go_through(
+    catalog_uri: str, tmp_path: Path, first: Change, then: Change, goes: bool
+) -> None:
     twins = make(catalog_uri, tmp_path)
+    twins.do(deleting(0))
     stale = twins.ours
-    none = deltalake.CommitProperties(max_commit_retries=0)
-    twins.ours.delete("id = 1")
+    first(twins.ours)
+    if not goes:
+        with pytest.raises(CommitFailedError):
+            then(stale)
+        return
+    then(stale)
+    first(twins.plain)
+    then(twins.plain)
+    twins.check()
+    assert rewritten(twins.ours) == set()
+
+
+def test_rows_that_are_restored_meanwhile_conflict(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    twins = make(catalog_uri, tmp_path)
+    twins.ours.delete("id IN (1, 2)")
+    stale = twins.ours
+    twins.ours.restore(twins.ours.version() - 1)
     with pytest.raises(CommitFailedError):
-        stale.delete("id = 1", commit_properties=none)
-    assert twins.ours.count() == 2 * ROWS - 1
+        stale.delete("id = 3", commit_properties=ONCE)
+    stale.delete("id < 5")
+    assert twins.ours.count() == 2 * ROWS - 5
+
+
+def test_last_rows_of_a_file_deleted_by_two_remove_it(
+    catalog_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__MODE", "always")
+    uri = Twins(catalog_uri, tmp_path).uri
+    dk.write_deltalake(uri, data(0, 10), configuration=ON)
+    stale = dk.DeltaTable(uri)
+    deleting(0, 1, 2, 3, 4)(dk.DeltaTable(uri))
+    deleting(5, 6, 7, 8, 9)(stale)
+    assert dk.DeltaTable(uri).file_uris() == []
+    assert dk.verify(uri, deep=True).ok
+
+
+def test_writers_that_delete_other_rows_of_one_file_never_run_again(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    twins = make(catalog_uri, tmp_path)
+    tables = [twins.ours for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda n: deleting(n, n + 10)(tables[n]), range(6)))
+    left = {row["id"] for row in pa.table(twins.ours.scan()).to_pylist()}
+    gone = {*range(6), *range(10, 16)}
+    assert left == set(range(2 * ROWS)) - gone
+    assert dk.verify(twins.uri, deep=True).ok
 
 
 # --- the search for rows ----------------------------------------------------------

@@ -64,7 +64,9 @@ class Reads:
     Files are read when they match any of `predicates` or are in `paths`; with
     `whole_table` all of them are. `app_ids` are the applications whose `txn`
     the operation depends on. `identity` tells the table from another one that has
-    its name since; None takes whichever has the name.
+    its name since; None takes whichever has the name. With `rows_only`, the operation
+    depends on no row of the files it read but those that it deletes, so another commit
+    may delete other rows of these files.
     """
 
     version: int = -1
@@ -73,6 +75,7 @@ class Reads:
     whole_table: bool = False
     app_ids: frozenset[str] = frozenset()
     identity: tuple[int, int] | None = None
+    rows_only: bool = False
 
     @property
     def nothing(self) -> bool:

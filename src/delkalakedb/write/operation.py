@@ -116,6 +116,7 @@ class Staging(Generic[_T]):
         result: what the operation returns to its caller.
         commits: the actions of each version that the operation makes.
         new_paths: the new files, by their paths below the target's location.
+        rows_only: the operation depends on no other rows than those that it deletes.
     """
 
     target: Target
@@ -123,6 +124,7 @@ class Staging(Generic[_T]):
     result: _T
     commits: Sequence[Sequence[Action]] = ()
     new_paths: Sequence[str] = ()
+    rows_only: bool = False
 
     def on(self, latest: Snapshot) -> "Staging[_T]":
         """Return the staging for another version, which the operation need not read."""
@@ -163,6 +165,7 @@ class Staging(Generic[_T]):
             whole_table=everything,
             app_ids=frozenset(a.app_id for a in actions if isinstance(a, Txn)),
             identity=snapshot.identity,
+            rows_only=self.rows_only,
         )
         return Staged(self.target.name, actions, reads, operation.remove_all)
 

@@ -5,8 +5,8 @@ conflict rules look at them.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from delkalakedb.catalog.commit.outbox import Lease
@@ -21,6 +21,8 @@ from delkalakedb.model.actions import (
     Protocol,
     Txn,
     decode_struct,
+    dv_id,
+    known,
 )
 from delkalakedb.model.log import Staged
 from delkalakedb.model.predicate.matcher import matcher
@@ -32,6 +34,7 @@ from delkalakedb.model.rules.conflicts import (
     Winner,
     first_conflict,
 )
+from delkalakedb.model.rules.row_changes import marked, united
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +137,54 @@ def _appends_blindly(staged: Staged) -> bool:
 
 
 def find_conflict(
-    session: Session, head: Head, staged: Staged, rows: Sequence[WinnerRow]
-) -> Conflicted | None:
-    """Return the conflict of `staged` with the winners in `rows`, if there is one."""
+    session: Session,
+    head: Head,
+    staged: Staged,
+    rows: Sequence[WinnerRow],
+    live: Mapping[str, str],
+) -> tuple[Staged, Conflicted | None]:
+    """Return the conflict of `staged` with the winners in `rows`, if there is one.
+
+    Return the commit, too, which keeps what winners deleted from the same files.
+
+    Args:
+        session: a transaction that has locked the table.
+        head: the table's head.
+        staged: the commit.
+        rows: the commits since it read.
+        live: the deletion vector ids of its live files by path, if
+            `staged.reads.rows_only`.
+    """
     protocol, metadata = head.protocol, head.metadata
     if max(head.metadata_version, head.protocol_version) > staged.reads.version:
         protocol, metadata = _read_state(session, head, staged)
     attempt = Attempt.of(staged, protocol, metadata)
     winners = _load(session, head, attempt, rows)
+    if staged.reads.rows_only:
+        present = {
+            add.path: known(add.deletion_vector)
+            for winner in winners
+            for add in winner.added
+            if live.get(add.path) == dv_id(add)
+        }
+        staged, paths = united(staged, present)
+        winners = [_without_marks(winner, attempt, paths) for winner in winners]
     found = first_conflict(attempt, winners, _matches(metadata))
-    return conflicted(staged.table, *found) if found else None
+    return staged, conflicted(staged.table, *found) if found else None
+
+
+def _without_marks(winner: Winner, attempt: Attempt, kept: frozenset[str]) -> Winner:
+    """Return the winner without files of which it only marked other rows as deleted.
+
+    `kept` are the files whose new vectors hold the rows that winners deleted.
+    """
+    touched = {remove.path for remove in attempt.removes} - kept
+    passed = marked(winner.removed, winner.added) - touched
+    return replace(
+        winner,
+        added=tuple(add for add in winner.added if add.path not in passed),
+        removed=tuple(add for add in winner.removed if add.path not in passed),
+    )
 
 
 def conflicted(table: str, winner: Winner, conflict: Conflict) -> Conflicted:

@@ -308,8 +308,8 @@ class Transaction:
             return skipped
         made = []
         for commit in staged:
-            head, files = self._admit(commit)
-            made.append(self._write(commit, head, files))
+            admitted, head, files = self._admit(commit)
+            made.append(self._write(admitted, head, files))
         return (*made[:-1], replace(made[-1], lease=self._lease()))
 
     def _lease(self) -> Lease | None:
@@ -422,27 +422,37 @@ class Transaction:
         found = self._session.values("load_applied", params | {"txn": txn.version})
         return int(found[0]) if found else None
 
-    def _admit(self, staged: Staged) -> tuple[Head, "_Files"]:
-        """Return the head that `staged` follows, and its files; raise on a conflict."""
+    def _admit(self, staged: Staged) -> tuple[Staged, Head, "_Files"]:
+        """Return what to commit, the head that it follows, and its files.
+
+        Raise `LostError` on a conflict.
+        """
         table = self._tables[staged.table]
         head = table.head
         # What was asked for a table's first commit says nothing to the next one.
         early = self._early.pop(staged.table, None)
         if head is None:
-            return self._create(staged)
+            return staged, *self._create(staged)
         if staged.location is not None and staged.reads.version < 0:
             raise TableExistsError(f"{staged.table}: the table exists already")
         head.check_ours()
         # First: what a winner forbids since is a conflict, not a mistake of the caller.
         winners = self._winners(staged, head, table.first_own)
-        if winners and (lost := find_conflict(self._session, head, staged, winners)):
-            raise LostError(lost)
+        files, live = None, dict[str, str]()
+        if winners and staged.reads.rows_only:
+            files = self._files(staged, head, early)
+            live = {path: held[0].dv_id for path, held in files.live.items()}
+        if winners:
+            staged, lost = find_conflict(self._session, head, staged, winners, live)
+            if lost:
+                raise LostError(lost)
         _check_actions(staged, head)
         if staged.remove_all:
             _check_append_only(staged, head)
-        files = self._files(staged, head, early)
+        if files is None:
+            files = self._files(staged, head, early)
         self._check_liveness(staged, files, winners, head)
-        return head, files
+        return staged, head, files
 
     def _winners(self, staged: Staged, head: Head, first_own: int) -> list[WinnerRow]:
         read_all = first_own - 1 <= staged.reads.version <= head.version

@@ -255,6 +255,7 @@ class Vectors:
             result=result,
             commits=[changed],
             new_paths=[*staging.new_paths, *file],
+            rows_only=True,
         )
 
     def _store(
