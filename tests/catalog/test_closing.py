@@ -68,6 +68,8 @@ def test_uses_are_all_that_a_catalog_and_a_snapshot_have(
     }
 
     tried = {*uses(catalog, tmp_path), "close", "check_ours"}
+    # It reads domains, and only those of a table that can be clustered.
+    tried |= {"clustering_columns"}
     assert methods <= tried
 
 

@@ -126,7 +126,8 @@ def refused_as_unavailable(uri: str, reason: str) -> None:
     for call in (dk.DeltaTable, dk.DeltaTable.is_deltatable):
         with pytest.raises(CatalogUnavailableError) as caught:
             call(f"{uri}?table=t")
-        assert str(caught.value).startswith(f"{uri}: {reason}")
+        assert str(caught.value).startswith(f"{uri}: ")
+        assert str(caught.value).endswith(reason)
         assert isinstance(caught.value.__cause__, OSError)
 
 
@@ -134,8 +135,8 @@ def refused_as_unavailable(uri: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        ("away/meta.db", "No such file or directory"),
-        ("link.db", "No such file or directory"),
+        ("away/meta.db", "create the folder, or correct the path in the URI"),
+        ("link.db", "create the folder, or correct the path in the URI"),
         ("file/meta.db", "Not a directory"),
         ("loop.db", "Too many levels of symbolic links"),
     ],

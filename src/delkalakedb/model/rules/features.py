@@ -16,6 +16,7 @@ from functools import lru_cache
 from delkalakedb.model.schema.schema import parse_schema
 
 CATALOG_MANAGED = "catalogManaged"
+CHECK_CONSTRAINTS = "checkConstraints"
 CLUSTERING = "clustering"
 COLUMN_MAPPING = "columnMapping"
 DELETION_VECTORS = "deletionVectors"
@@ -129,7 +130,7 @@ _ALL = (
         words=("delta.invariants",),
     ),
     Feature(
-        "checkConstraints",
+        CHECK_CONSTRAINTS,
         "rows are checked by the staging engine",
         uses=Use.DELTA_RS,
         removable=True,

@@ -15,11 +15,12 @@ from delkalakedb.errors import DeltaError, QueryError, TableNotFoundError
 from delkalakedb.migrate import drop_table
 from delkalakedb.model.actions import Metadata, Protocol, known
 from delkalakedb.model.predicate.predicate import Anything
-from delkalakedb.model.rules.features import LEGACY
+from delkalakedb.model.rules.features import CHECK_CONSTRAINTS, LEGACY
 from delkalakedb.model.rules.protocol import supporting
 from delkalakedb.model.schema.properties import check_changeable
 from delkalakedb.settings import format_uri, is_deltasql, require_table
 from delkalakedb.spark.face import DeltaTable, write
+from delkalakedb.spark.pyspark_api import parse_type
 from delkalakedb.spark.schemas import find_field, is_mapped, table_schema
 from delkalakedb.spark.sparksql.relations import Session, check_no_query, run_query
 from delkalakedb.spark.sparksql.statement import (
@@ -189,7 +190,7 @@ def _column(session: Session, part: Part) -> _Column:
 def _type(part: Part) -> DataType:
     if not part:
         raise QueryError("a column needs a type")
-    return DataType.fromDDL(part.raw)
+    return parse_type(part.raw)
 
 
 def _properties(session: Session, cursor: Cursor) -> Mapping[str, str]:
@@ -421,8 +422,8 @@ def _add_constraint(session: Session, name: Name, cursor: Cursor) -> None:
 
 def _with_constraints(protocol: Protocol) -> Protocol:
     if protocol.min_writer_version >= 7:
-        return supporting(protocol, {"checkConstraints"})
-    version = max(protocol.min_writer_version, LEGACY["checkConstraints"])
+        return supporting(protocol, {CHECK_CONSTRAINTS})
+    version = max(protocol.min_writer_version, LEGACY[CHECK_CONSTRAINTS])
     return msgspec.structs.replace(protocol, min_writer_version=version)
 
 
