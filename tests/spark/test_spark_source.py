@@ -383,7 +383,7 @@ def test_columns_that_do_not_fit_are_refused(
         ({"storage.token": "a${V}s3cret"}, DeltaError, r"option storage.token: Spark"),
         ({"storage.proxy_url": "http://u:s3cret@h"}, DeltaError, r"write \$\{VAR\}"),
         ({"azure_storage_account_key": "s3cret"}, DeltaError, r"spark.read and write"),
-        ({"readchangedata": "true"}, DeltaError, "readchanges isn't one of columns"),
+        ({"readchanges": "true"}, DeltaError, "readchanges isn't one of columns"),
         ({"readchangefeed": "true"}, DeltaError, "No startingVersion or"),
         ({"versionasof": "0", "timestampasof": "0"}, DeltaError, "give only one of"),
     ],
