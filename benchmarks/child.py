@@ -223,6 +223,21 @@ def append(table: str, warm: str, seconds: str) -> dict[str, Any]:
     return {"appended": appended, "seconds": elapsed_s, "failures": failures}
 
 
+def change(kind: str, table: str, warm: str, seed: str, rows: str) -> dict[str, Any]:
+    """Change scattered rows of a table, after the same change of a small table."""
+    from table_writes import CHANGES
+
+    import delkalakedb as dk
+
+    CHANGES[kind](dk.DeltaTable(warm), int(seed), 1000)
+    handle = dk.DeltaTable(table)
+    idle = peak_bytes()
+    started = time.perf_counter()
+    CHANGES[kind](handle, int(seed), int(rows))
+    seconds = time.perf_counter() - started
+    return {"seconds": seconds, "used_bytes": peak_bytes() - idle}
+
+
 def _memory() -> tuple[int, int]:
     """Return the resident bytes, and those that aren't pages of mapped files."""
     status = Path("/proc/self/status")

@@ -13,7 +13,7 @@ from engines import postgres_server
 from options import options_of
 from report import render, write_json
 
-_BARS = ("append", "dataset", "bulk", "merge", "writers", "memory")
+_BARS = ("append", "dataset", "bulk", "merge", "rows", "writers", "memory")
 _HERE = Path(__file__).parent
 
 
@@ -61,6 +61,7 @@ def _measure(run: Run, bars: Collection[str], work: Path) -> None:
         "dataset": lambda: table_reads.measure_dataset(run, peer),
         "bulk": lambda: table_writes.measure_bulk(run),
         "merge": lambda: table_writes.measure_merge(run),
+        "rows": lambda: table_writes.measure_rows(run),
         "memory": lambda: table_reads.measure_memory(run),
     }
     if run.engine == "postgres":

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import tables
 from bars import Run, short
-from measure import Case, medians, start_child
+from measure import Case, medians, run_child, start_child
 
 import delkalakedb as dk
 from delkalakedb.model.log import Staged
@@ -93,17 +93,21 @@ class _New:
         self._folder = run.folder
         self._uri = catalog_uri
 
-    def make(self, schema: pa.Schema = ROW.schema) -> str:
+    def make(
+        self, schema: pa.Schema = ROW.schema, properties: dict[str, str] | None = None
+    ) -> str:
         """Create a new table without files."""
         name = f"new_{uuid.uuid4().hex}"
         location = self._folder / name
         days = [column for column in schema.names if column == "day"]
         if self._uri is None:
-            deltalake.DeltaTable.create(str(location), schema, partition_by=days)
+            deltalake.DeltaTable.create(
+                str(location), schema, partition_by=days, configuration=properties
+            )
             return str(location)
         uri = format_uri(parse_uri(self._uri).with_table(name))
         where = f"{uri}{'&' if '?' in uri else '?'}location={location}"
-        dk.DeltaTable.create(where, schema, partition_by=days)
+        dk.DeltaTable.create(where, schema, partition_by=days, configuration=properties)
         return uri
 
 
@@ -194,6 +198,95 @@ def _rows(rows: int, first: int) -> pa.Table:
             "city": pa.array(order.integers(0, 5000, rows)).cast(pa.string()),
         }
     )
+
+
+def measure_rows(run: Run) -> None:
+    """Measure changes of scattered rows by deletion vectors, against deltalake."""
+    size, schema = run.bulk // _MERGED_FILES, _rows(0, 0).schema
+    vectors = {"delta.enableDeletionVectors": "true"}
+    made: dict[str, tuple[str, str]] = {}
+    for name, new, properties in (
+        ("ours", _New(run, run.database("rows").uri), vectors),
+        ("deltalake", _New(run, None), None),
+    ):
+        large, warm = new.make(schema, properties), new.make(schema, properties)
+        for first in range(0, run.bulk, size):
+            dk.write_deltalake(large, _rows(size, first), mode="append")
+        dk.write_deltalake(warm, _rows(1000, 0), mode="append")
+        made[name] = large, warm
+    for kind in CHANGES:
+        _measure_change(run, kind, made)
+    counts = [dk.DeltaTable(large).count() for large, _ in made.values()]
+    run.at_most("changes", "difference in rows", abs(counts[0] - counts[1]), 0, "")
+
+
+def _measure_change(run: Run, kind: str, made: dict[str, tuple[str, str]]) -> None:
+    """Measure one kind of change, each time in a process of its own."""
+    bar, full = f"{kind} in {short(run.bulk)} rows", run.bulk >= 10_000_000
+    seconds: dict[str, float] = {}
+    used, written = dict.fromkeys(made, 0), dict.fromkeys(made, 0)
+    for name, (large, warm) in made.items():
+        took = []
+        for seed in range(_ROUNDS):
+            before = _stored_bytes(large)
+            found = run_child("change", kind, large, warm, seed, run.bulk)
+            took.append(found["seconds"])
+            used[name] = max(used[name], found["used_bytes"])
+            written[name] += _stored_bytes(large) - before
+        seconds[name] = statistics.median(took)
+        run.report(bar, name, seconds[name] * 1000, "ms")
+        run.report(bar, f"{name}, memory", used[name] / 1e6, "MB")
+    faster, memory, stored = _CHANGED[kind] if full else (None, None, None)
+    ratio = seconds["deltalake"] / seconds["ours"]
+    run.at_least(bar, "deltalake / ours", ratio, faster)
+    ratio = used["ours"] / max(used["deltalake"], 1)
+    run.at_most(bar, "ours / deltalake, memory", ratio, memory)
+    ratio = written["ours"] / max(written["deltalake"], 1)
+    run.at_most(bar, "ours / deltalake, bytes written", ratio, stored)
+
+
+def _stored_bytes(table: str) -> int:
+    folder = Path(dk.DeltaTable(table).table_uri.removeprefix("file://"))
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _scattered(seed: int, rows: int) -> list[int]:
+    """Return a thousand ids of a table of `rows` rows."""
+    found = np.random.default_rng(seed).choice(rows, 1000, replace=False)
+    return [int(number) for number in found]
+
+
+def _delete(handle: deltalake.DeltaTable, seed: int, rows: int) -> None:
+    handle.delete(f"id IN ({', '.join(map(str, _scattered(seed, rows)))})")
+
+
+def _upsert(handle: deltalake.DeltaTable, seed: int, rows: int) -> None:
+    ids = pa.array(_scattered(seed + 100, rows))
+    source = _rows(1000, 0).set_column(0, "id", ids)
+    (
+        handle.merge(source, "s.id = t.id", source_alias="s", target_alias="t")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .execute()
+    )
+
+
+def _update(handle: deltalake.DeltaTable, seed: int, rows: int) -> None:
+    where = f"id = {_scattered(seed + 200, rows)[0]}"
+    handle.update({"amount": "amount + 1"}, predicate=where)
+
+
+CHANGES = {
+    "delete of 1,000": _delete,
+    "upsert of 1,000": _upsert,
+    "update of 1": _update,
+}
+# times faster than deltalake, and its share of memory and of bytes written
+_CHANGED: dict[str, tuple[float | None, float | None, float | None]] = {
+    "delete of 1,000": (8, 0.5, 0.01),
+    "upsert of 1,000": (5, 0.5, None),
+    "update of 1": (None, None, None),
+}
 
 
 def measure_writers(run: Run) -> None:

@@ -19,11 +19,18 @@ from deltalake import DeltaTable
 from hypothesis import given, settings, strategies as st
 
 import delkalakedb as dk
+from delkalakedb import Catalog
 from delkalakedb.errors import CommitFailedError, DeltaError
 from delkalakedb.model.actions import Add, Remove, decode_commit, known
 from delkalakedb.model.predicate.predicate import Anything, parse_predicate
 from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.settings.uri import format_uri
+from delkalakedb.storage import open_store
+from delkalakedb.write.engines import takes_vectors
 from delkalakedb.write.engines.row_filters import row_filter, widened
+from tests.support.mapped_tables import make as make_mapped
+from tests.support.s3_tables import placed, sqlite
+from tests.support.servers.stores import Place
 from tests.support.twins import Twins
 
 ON = {"delta.enableDeletionVectors": "true"}
@@ -396,6 +403,50 @@ def test_writers_that_delete_other_rows_of_one_file_never_run_again(
     gone = {*range(6), *range(10, 16)}
     assert left == set(range(2 * ROWS)) - gone
     assert dk.verify(twins.uri, deep=True).ok
+
+
+@sqlite
+def test_rows_on_an_object_store_are_found_and_marked(
+    catalog_uri: str, s3: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_BYTES", "0")
+    uri, options = placed(catalog_uri, s3), s3.storage_options
+    for first in (0, ROWS):
+        rows_of = data(first).drop_columns(["nested"])
+        dk.write_deltalake(
+            uri, rows_of, mode="append", configuration=ON, storage_options=options
+        )
+    table = dk.DeltaTable(uri, storage_options=options)
+    table.delete("id IN (1, 201)")
+    table.update({"text": "'new'"}, predicate="id = 2")
+    stored = open_store(s3.location, options).list()
+    assert sum(file.path.endswith(".bin") for file in stored) == 2
+    mirror = deltalake.DeltaTable(s3.location, storage_options=options)
+    found = {r["id"]: r["text"] for r in pa.table(mirror.scan()).to_pylist()}
+    assert found.keys() == {*range(2 * ROWS)} - {1, 201}
+    assert found[2] == "new"
+    assert dk.verify(uri, deep=True, storage_options=options).ok
+
+
+def test_columns_of_odd_names_are_found(catalog_uri: str, tmp_path: Path) -> None:
+    uri = Twins(catalog_uri, tmp_path).uri
+    names = ["a b", 'we"ird', "Ünï"]
+    dk.write_deltalake(
+        uri, pa.table({name: range(50) for name in names}), configuration=ON
+    )
+    table = dk.DeltaTable(uri)
+    for number, name in enumerate(names):
+        quoted = name.replace('"', '""')
+        table.delete(f'"{quoted}" = {number}')
+    assert table.count() == 47
+    assert rewritten(table) == set()
+
+
+def test_mapped_columns_are_left_to_delta_rs(catalog: Catalog, tmp_path: Path) -> None:
+    make_mapped("name vectors", catalog, tmp_path)
+    table = dk.DeltaTable(format_uri(catalog.uri.with_table(catalog.tables()[0].name)))
+    table.alter.set_table_properties(ON)
+    assert not takes_vectors(catalog.snapshot(table._table.name))
 
 
 # --- the search for rows ----------------------------------------------------------

@@ -80,10 +80,15 @@ class Search:
 
 
 def takes_vectors(snapshot: Snapshot) -> bool:
-    """Return whether deletion vectors may be written to a table, and Arrow reads it."""
+    """Return whether deletion vectors may be written to a table, and Arrow reads it.
+
+    delta-rs would have to find mapped columns by names that this engine doesn't write.
+    """
     protocol, metadata = snapshot.protocol, snapshot.metadata
+    properties = parse_properties(metadata)
     return (
-        parse_properties(metadata).enable_deletion_vectors
+        properties.enable_deletion_vectors
+        and properties.column_mapping_mode == "none"
         and DELETION_VECTORS in supported_features(protocol)
         and not unread_features(protocol, metadata, Use.ARROW)
         and not snapshot.table.location.startswith("memory:")
@@ -298,7 +303,9 @@ def _rows_of(reader: ArrowReader, file: DataFile) -> "BitMap64":
 
 def _narrowed(snapshot: Snapshot, predicate: str) -> Metadata:
     """Return metadata with the columns that `predicate` may name, and rows' numbers."""
-    text, metadata = predicate.lower(), snapshot.metadata
+    metadata = snapshot.metadata
+    # A quote within a quoted name is doubled.
+    text = " ".join((predicate, predicate.replace('""', '"'))).lower()
     partitions = set(metadata.partition_columns)
     fields = [
         one
