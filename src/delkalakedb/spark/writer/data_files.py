@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any, Self, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 from uuid import uuid4
 
 import msgspec
@@ -47,7 +47,7 @@ from delkalakedb.spark.writer.checks import violations_explained
 from delkalakedb.spark.writer.evolution import evolved_protocol
 from delkalakedb.spark.writer.file_options import FileOptions
 from delkalakedb.spark.writer.placement import Places, places_of
-from delkalakedb.storage import open_store
+from delkalakedb.storage import local_folder, open_store
 from delkalakedb.write import private_folder, table_files
 from delkalakedb.write.engines import Work
 
@@ -271,8 +271,9 @@ def write_files(
     rows = df.select(*places.texts(), *physical_columns(df.columns, metadata))
     with violations_explained():
         # Spark's writer ends no file by its size.
-        if urlsplit(location).scheme == "file" and files.target_bytes is None:
-            return _write_and_rename(rows, location, places, measured, files)
+        root = local_folder(location)
+        if root is not None and files.target_bytes is None:
+            return _write_and_rename(rows, Path(root), places, measured, files)
         schema = physical_schema(metadata) if is_mapped(metadata) else None
         options, write_id = dict(storage_options or {}), str(uuid4())
         files = files.completed(df.sparkSession, metadata)
@@ -282,13 +283,13 @@ def write_files(
 
 def _write_and_rename(
     rows: DataFrame,
-    location: str,
+    root: Path,
     places: Places,
     measured: Sequence[Column],
     options: FileOptions,
 ) -> list[NewFile]:
-    """Have Spark write `rows` to a private folder, and move the files from there."""
-    with private_folder(table_files(location).ensure_work()) as folder:
+    """Have Spark write `rows` to a private folder, and move the files to `root`."""
+    with private_folder(table_files(str(root)).ensure_work()) as folder:
         out = folder / "out"
         with _as_delta_wants(rows.sparkSession):
             writer = rows.write.partitionBy(*places.text_names)
@@ -301,7 +302,7 @@ def _write_and_rename(
             files = list(pool.map(describe, paths, count()))
         described = zip(paths, files, strict=True)
         moves = [(path, file) for path, file in described if file]
-        _move(moves, Path(unquote(urlsplit(location).path)))
+        _move(moves, root)
     return [file for _, file in moves]
 
 
