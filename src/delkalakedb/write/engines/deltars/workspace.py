@@ -151,7 +151,7 @@ class Guest(NamedTuple):
 
 
 class Ran(NamedTuple, Generic[T]):
-    """What delta-rs did in a workspace: its result, and the commits in `folder`."""
+    """A run of delta-rs in a workspace: its result, and its commits in `folder`."""
 
     folder: Path
     result: T
