@@ -442,6 +442,21 @@ def test_columns_of_odd_names_are_found(catalog_uri: str, tmp_path: Path) -> Non
     assert rewritten(table) == set()
 
 
+def test_rows_that_stay_are_found_in_partitions_of_odd_names(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    uri = Twins(catalog_uri, tmp_path).uri
+    parts = ["a b", "x=1/%", "ü:*?'"]
+    given = pa.table(
+        {"id": range(90), "part": parts * 30, "text": [f"t{i}" for i in range(90)]}
+    )
+    dk.write_deltalake(uri, given, partition_by=["part"], configuration=ON)
+    # Of the rows with these ids, some don't match the condition.
+    dk.DeltaTable(uri).delete("id < 6 AND text LIKE '%4'")
+    assert rewritten(dk.DeltaTable(uri)) == set()
+    assert dk.DeltaTable(uri).count() == 89
+
+
 def test_mapped_columns_are_left_to_delta_rs(catalog: Catalog, tmp_path: Path) -> None:
     make_mapped("name vectors", catalog, tmp_path)
     table = dk.DeltaTable(format_uri(catalog.uri.with_table(catalog.tables()[0].name)))

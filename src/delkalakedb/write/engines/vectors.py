@@ -36,6 +36,7 @@ from delkalakedb.model.actions import (
     known,
 )
 from delkalakedb.model.new_actions import removed
+from delkalakedb.model.paths import files_inside
 from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.model.rules.features import DELETION_VECTORS, Use
 from delkalakedb.model.rules.protocol import supported_features, unread_features
@@ -345,7 +346,8 @@ def _without_leftovers(
         if isinstance(action, Remove):
             gone.add(action.path)
         elif isinstance(action, Add):
-            with pq.ParquetFile(folder / action.path) as parquet:
+            (path,) = files_inside(action, str(folder))
+            with pq.ParquetFile(folder / path) as parquet:
                 for batch in parquet.iter_batches(columns=[_FILE, _ROW]):
                     pairs = zip(*(c.to_pylist() for c in batch.columns), strict=True)
                     for number, row in pairs:
