@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -455,6 +456,27 @@ def test_rows_that_stay_are_found_in_partitions_of_odd_names(
     dk.DeltaTable(uri).delete("id < 6 AND text LIKE '%4'")
     assert rewritten(dk.DeltaTable(uri)) == set()
     assert dk.DeltaTable(uri).count() == 89
+
+
+def test_statistics_stay_as_their_writer_wrote_them(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    uri = Twins(catalog_uri, tmp_path).uri
+    folder = tmp_path / "foreign"
+    numbers = [Decimal("0.5"), Decimal("12345678901234567890.9999999999")]
+    values = pa.array(numbers * 10, pa.decimal128(38, 10))
+    data = pa.table({"id": range(20), "d": values})
+    deltalake.write_deltalake(folder, data, configuration=ON)
+    # as Delta Spark writes statistics
+    entry = folder / "_delta_log" / f"{0:020}.json"
+    spark = entry.read_text().replace("1.2345678901234567e+19", str(numbers[1]))
+    entry.write_text(spark)
+    assert dk.import_table(str(folder), uri).ok
+    table = dk.DeltaTable(uri)
+    table.delete("id = 1")
+    (add,) = (a for a in last(table) if isinstance(a, Add))
+    assert '"d":12345678901234567890.9999999999' in str(add.stats)
+    assert json.loads(known(add.stats))["tightBounds"] is False
 
 
 def test_mapped_columns_are_left_to_delta_rs(catalog: Catalog, tmp_path: Path) -> None:

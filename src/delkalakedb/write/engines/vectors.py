@@ -69,6 +69,7 @@ _METRICS_ADDED = ("num_added_files", "num_target_files_added")
 class Search:
     """The rows that an operation may change.
 
+_stats = msgspec.json.Decoder(dict[str, msgspec.Raw])
     Args:
         where: a predicate that holds for all of them.
         keys: values by column; each of the rows has one of the values.
@@ -362,14 +363,15 @@ def _without_leftovers(
 
 def _with_vector(found: _Found, vector: DeletionVector) -> Add:
     """Return the add of a file whose rows a new vector deletes."""
-    stats = json.loads(known(found.add.stats) or "{}")
+    # Raw, because a float would round the bounds of a decimal.
+    stats = _stats.decode(known(found.add.stats) or "{}")
     # The bounds are those of all rows, deleted ones among them.
-    stats["tightBounds"] = False
+    stats["tightBounds"] = msgspec.Raw(b"false")
     return msgspec.structs.replace(
         found.add,
         data_change=True,
         deletion_vector=vector,
-        stats=json.dumps(stats, separators=(",", ":"), ensure_ascii=False),
+        stats=msgspec.json.encode(stats).decode(),
     )
 
 
