@@ -15,6 +15,7 @@ from delkalakedb.write.engines import Search
 # distinct values of a key; the search for more takes longer than it saves
 _MOST_KEYS = 100_000
 _BY_SOURCE = "when_not_matched_by_source_"
+_INSERT = "when_not_matched_insert"
 # Source columns that every engine compares alike with a column of the table's type.
 _COMPARABLE: dict[str, Callable[[pa.DataType], bool]] = {
     **dict.fromkeys(("byte", "short", "integer", "long"), pa.types.is_integer),
@@ -58,6 +59,11 @@ class MergePlan:
     def arrow_schema(self) -> Any:
         """The source's schema."""
         return self._options["batch_schema"]
+
+    @property
+    def inserts(self) -> bool:
+        """Whether the merge inserts rows of the source that nothing matches."""
+        return any(name == _INSERT for name, _ in self._clauses)
 
     def when_matched_update(
         self, updates: dict[str, str], predicate: str | None

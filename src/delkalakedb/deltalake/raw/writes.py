@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -139,7 +140,7 @@ def _matching(table: SqlRawTable, merge: MergePlan, spool: Spool) -> Search:
     """Return the rows that a merge may change, by its source's keys."""
     snapshot = table.current()
     try:
-        return merge.matching(
+        search = merge.matching(
             snapshot.metadata, spool, with_keys=takes_vectors(snapshot)
         )
     except pa.ArrowException as error:
@@ -147,6 +148,7 @@ def _matching(table: SqlRawTable, merge: MergePlan, spool: Spool) -> Search:
             f"{table.name}: merge on version {snapshot.version}: the source can't "
             f"be read: {error}"
         ) from error
+    return replace(search, inserts=merge.inserts)
 
 
 def compact_optimize(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:

@@ -108,7 +108,9 @@ class _Found:
 
     @property
     def live(self) -> int:
-        return self.physical - (len(self.old) if self.old is not None else 0)
+        # A foreign vector may have rows that the file doesn't have.
+        gone = self.old.range_cardinality(0, self.physical) if self.old else 0
+        return self.physical - gone
 
 
 @dataclass(frozen=True)
