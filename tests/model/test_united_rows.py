@@ -1,5 +1,7 @@
 """Two commits that delete rows of one file: the vectors' union, or a conflict."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
@@ -69,6 +71,31 @@ def test_vectors_in_files_and_rows_that_came_back_are_not_united(
 
     assert united(commit, {"f": present}) == (commit, frozenset())
     assert united(commit, {}) == (commit, frozenset())
+
+
+def test_rows_that_a_file_lacks_dont_make_it_empty() -> None:
+    gone = set(range(1, PHYSICAL - 1))
+    beyond = {PHYSICAL, 1 << 33}
+    commit = staged(beyond, beyond | {0})
+
+    found, _ = united(commit, {"f": vector(beyond | gone)})
+
+    (again,) = (a for a in found.actions if isinstance(a, Add) and a.path == "f")
+    assert rows_of(known(again.deletion_vector)) == gone | beyond | {0}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [{"path_or_inline_dv": "\x7f" * 20}, {"cardinality": 3}],
+    ids=["text", "count"],
+)
+def test_damaged_vectors_are_not_united(lie: dict[str, Any]) -> None:
+    present = vector({5})
+    assert present is not None
+    commit = staged(set(), {1})
+
+    damaged = msgspec.structs.replace(present, **lie)
+    assert united(commit, {"f": damaged}) == (commit, frozenset())
 
 
 @given(some_rows, some_rows)

@@ -16,7 +16,9 @@ from pyroaring import BitMap64
 from delkalakedb.errors import CodecError
 from delkalakedb.model.actions import DeletionVector
 from delkalakedb.model.vectors import (
+    deleted_rows,
     encode_vector,
+    framed_range,
     inline_vector,
     inlined_vector,
     kept_rows,
@@ -35,6 +37,9 @@ IDENTITY = "^-aqEH.-t@S}K{vb[*k^"
 PATH = "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
 # The rows 3, 4, 7, 11, 18 and 29 in the order of bytes that came before the standard.
 NATIVE = "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
+# The rows in the layout of the standard.
+INLINE = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
+EXAMPLE = {3, 4, 7, 11, 18, 29}
 Z85 = f"{digits}{ascii_lowercase}{ascii_uppercase}.-:+=^!/*?&<>()[]{{}}@%$#"
 B85 = f"{digits}{ascii_uppercase}{ascii_lowercase}!#$%&()*+-;<=>?@^_`{{|}}~"
 
@@ -231,8 +236,51 @@ def test_inline_vector_is_as_long_as_it_says() -> None:
 
 
 def test_layout_from_before_the_standard_is_refused() -> None:
+    # The protocol's inline example, which Delta Spark and delta-rs refuse, too.
     with pytest.raises(CodecError, match="not a deletion vector"):
         parse_vector(inline_vector(vector("i", NATIVE, 40)))
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "message"),
+    [
+        ("\x7f" * 20, 16, "isn't Z85"),
+        ("#" * 20, 16, "isn't Z85"),
+        (INLINE[:-2], 44, "isn't Z85"),
+        (INLINE[:20], 44, "16 bytes, which is said to have 44"),
+        ("", 44, "0 bytes, which is said to have 44"),
+        (INLINE, -1, "44 bytes, which is said to have -1"),
+        (INLINE, 40, "44 bytes, which is said to have 40"),
+        (INLINE, 45, "44 bytes, which is said to have 45"),
+    ],
+)
+def test_inline_text_that_no_vector_has_is_refused(
+    text: str, size: int, message: str
+) -> None:
+    with pytest.raises(CodecError, match=message):
+        inline_vector(vector("i", text, size))
+
+
+@given(st.text(max_size=40), st.integers(-2, 50))
+def test_inline_vector_of_any_text_is_read_or_refused(text: str, size: int) -> None:
+    with suppress(CodecError):
+        parse_vector(inline_vector(vector("i", text, size)))
+
+
+def test_vector_of_another_cardinality_is_refused() -> None:
+    data = inline_vector(vector("i", INLINE, 44))
+    said = vector("i", INLINE, 44)
+
+    with pytest.raises(CodecError, match="deletes 6 rows, but its descriptor says 1"):
+        deleted_rows(said, data)
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(-1, 1), (1 << 31, 1), (1, -1), (1, 1 << 31), (1 << 70, 1)]
+)
+def test_place_that_no_file_has_is_refused(offset: int, size: int) -> None:
+    with pytest.raises(CodecError, match=f"{size} bytes at {offset}"):
+        framed_range(vector("u", IDENTITY, size, offset=offset))
 
 
 @pytest.mark.parametrize(
@@ -319,8 +367,49 @@ def test_encoded_vectors_are_read_back_inline_and_from_a_file(
 
 
 def test_inline_text_is_that_of_the_protocol() -> None:
-    # the protocol's example, in the order of bytes of the standard
-    encoded = encode_vector(BitMap64([3, 4, 7, 11, 18, 29]))
+    encoded = encode_vector(BitMap64(EXAMPLE))
 
-    assert inlined_vector(encoded, 6).path_or_inline_dv.startswith("^Bg9^0rr91")
-    assert len(encoded) == 44
+    assert encoded.hex() == (
+        # the magic number, one bitmap, its key
+        "d1d33964"
+        "0100000000000000"
+        "00000000"
+        # one container: its key, its last row's number, and where it begins
+        "3a300000"
+        "01000000"
+        "0000"
+        "0500"
+        "10000000"
+        "0300"
+        "0400"
+        "0700"
+        "0b00"
+        "1200"
+        "1d00"
+    )
+    assert inlined_vector(encoded, 6) == DeletionVector(
+        storage_type="i", path_or_inline_dv=INLINE, size_in_bytes=44, cardinality=6
+    )
+
+
+def test_file_of_vectors_is_laid_out_as_in_the_protocol() -> None:
+    first, second = (encode_vector(BitMap64(rows)) for rows in (EXAMPLE, [1 << 33]))
+    stored, data = vector_file([(first, 6), (second, 1)], UUID(PATH[16:-4]))
+
+    sizes = [struct.pack(">I", len(one)) for one in (first, second)]
+    checks = [struct.pack(">I", crc32(one)) for one in (first, second)]
+    assert data == b"\1" + sizes[0] + first + checks[0] + sizes[1] + second + checks[1]
+    assert [one.offset for one in stored] == [1, 1 + 8 + len(first)]
+    assert [one.size_in_bytes for one in stored] == [44, len(second)]
+    assert [one.unique_id for one in stored] == [f"u{IDENTITY}@1", f"u{IDENTITY}@53"]
+
+
+@given(st.sets(numbers), st.sets(numbers), st.lists(spans, max_size=3))
+def test_union_of_vectors_deletes_the_rows_of_both(
+    old: set[int], new: set[int], together: list[tuple[int, int]]
+) -> None:
+    new = new.union(*(range(at, at + length) for at, length in together))
+    before = parse_vector(encode_vector(BitMap64(old)))
+    both = encode_vector(before | BitMap64(new))
+
+    assert rows_of(both) == old | new

@@ -28,12 +28,16 @@ _DIGITS = (
     "ABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 )
 _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
+# Z85 has five digits for each four bytes.
+_WORD_BYTES, _WORD_DIGITS = 4, 5
 # The first bytes of a bitmap in the portable layout.
 _MAGIC = (1681511377).to_bytes(4, "little")
 # The first byte of a file of vectors.
 _FILE_VERSION = b"\x01"
 # digits of a UUID in Z85
 _UUID_LENGTH = 20
+# bytes; the protocol's offsets and sizes are signed integers of 32 bits
+_LIMIT_BYTES = 1 << 31
 
 
 def vector_path(vector: DeletionVector) -> str | None:
@@ -83,7 +87,31 @@ def relocated_vector(vector: DeletionVector, folder: str) -> DeletionVector:
 
 def inline_vector(vector: DeletionVector) -> bytes:
     """Return the bytes of an inline vector."""
-    return _decode(vector.path_or_inline_dv)[: vector.size_in_bytes]
+    text, size = vector.path_or_inline_dv, vector.size_in_bytes
+    try:
+        data = _decode(text)
+    except (KeyError, OverflowError, ValueError) as error:
+        raise CodecError(f"inline deletion vector {text[:20]!r}… isn't Z85") from error
+    # The last word is padded.
+    if not 0 <= len(data) - size < _WORD_BYTES:
+        raise CodecError(
+            f"inline deletion vector of {len(data)} bytes, which is said to have {size}"
+        )
+    return data[:size]
+
+
+def framed_range(vector: DeletionVector) -> tuple[int, int]:
+    """Return where a vector with its frame starts in its file, and its size in bytes.
+
+    Raises:
+        CodecError: The protocol has no such offset or size.
+    """
+    offset, size = known(vector.offset) or 0, vector.size_in_bytes
+    if not (0 <= offset < _LIMIT_BYTES and 0 <= size < _LIMIT_BYTES):
+        raise CodecError(
+            f"deletion vector {vector.path_or_inline_dv} of {size} bytes at {offset}"
+        )
+    return offset, size + FRAME_BYTES
 
 
 def unframed(vector: DeletionVector, data: bytes) -> bytes:
@@ -96,6 +124,17 @@ def unframed(vector: DeletionVector, data: bytes) -> bytes:
         where = f"{vector.path_or_inline_dv} at {known(vector.offset) or 0}"
         raise CodecError(f"deletion vector {where} is damaged")
     return body
+
+
+def deleted_rows(vector: DeletionVector, data: bytes) -> "BitMap64":
+    """Return the rows that a vector with the bytes `data` deletes."""
+    rows = parse_vector(data)
+    if len(rows) != vector.cardinality:
+        raise CodecError(
+            f"a deletion vector deletes {len(rows)} rows, but its descriptor says "
+            f"{vector.cardinality}"
+        )
+    return rows
 
 
 def parse_vector(data: bytes) -> "BitMap64":
@@ -179,12 +218,14 @@ def kept_rows(
 
 def _decode(text: str) -> bytes:
     """Return the bytes of a Z85 text: four bytes for five digits of base 85."""
+    if len(text) % _WORD_DIGITS:
+        raise ValueError("not whole words")
     found = bytearray()
-    for at in range(0, len(text), 5):
+    for at in range(0, len(text), _WORD_DIGITS):
         word = 0
-        for digit in text[at : at + 5]:
+        for digit in text[at : at + _WORD_DIGITS]:
             word = word * 85 + _VALUES[digit]
-        found += word.to_bytes(4, "big")
+        found += word.to_bytes(_WORD_BYTES, "big")
     return bytes(found)
 
 

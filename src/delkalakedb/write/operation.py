@@ -105,6 +105,13 @@ class Operation(Generic[_T]):
         """Return the files and actions that the engine makes on `target`."""
         return self.engine.stage(target, self)
 
+    def title(self, target: Target) -> str:
+        """Return what errors call the operation on `target`."""
+        what = f"{target.name}: {self.name}"
+        if target.snapshot is None:
+            return what
+        return f"{what} on version {target.snapshot.version}"
+
 
 @dataclass(frozen=True)
 class Staging(Generic[_T]):

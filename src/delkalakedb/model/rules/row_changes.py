@@ -17,10 +17,10 @@ from delkalakedb.model.actions import Action, Add, DeletionVector, Remove, known
 from delkalakedb.model.log import Staged
 from delkalakedb.model.stats.stats import parse_stats
 from delkalakedb.model.vectors import (
+    deleted_rows,
     encode_vector,
     inline_vector,
     inlined_vector,
-    parse_vector,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def _united(
     rows = now | ours
     again = msgspec.structs.replace(remove, deletion_vector=present)
     stats = parse_stats(known(add.stats))
-    if stats is not None and stats.num_records == len(rows):
+    count = None if stats is None else stats.num_records
+    # A foreign vector may have rows that the file doesn't have.
+    if count is not None and rows.range_cardinality(0, count) == count:
         return again, None
     vector = inlined_vector(encode_vector(rows), len(rows))
     return again, msgspec.structs.replace(add, deletion_vector=vector)
@@ -109,6 +111,6 @@ def _rows(vector: DeletionVector | None) -> "BitMap64 | None":
     if vector.storage_type != "i":
         return None
     try:
-        return parse_vector(inline_vector(vector))
+        return deleted_rows(vector, inline_vector(vector))
     except CodecError:
         return None

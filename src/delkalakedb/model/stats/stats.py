@@ -42,7 +42,7 @@ _SHIFT = 540
 class Stats(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The statistics of one file, by physical column names."""
 
-    num_records: Annotated[int, msgspec.Meta(le=2**63 - 1)] | None = None
+    num_records: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
     min_values: dict[str, Any] | None = None
     max_values: dict[str, Any] | None = None
     null_count: dict[str, Any] | None = None

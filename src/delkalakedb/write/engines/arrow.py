@@ -85,7 +85,7 @@ class ArrowAppend:
         try:
             target.files.put(data)
         except (OSError, StorageError):
-            what = f"{target.name}: {operation.name} on version {snapshot.version}"
+            what = operation.title(target)
             with explained(what, target.files.work, target.location):
                 raise
         count = sum(rows.num_rows for _, rows in self.groups)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delkalakedb.catalog import Snapshot
-from delkalakedb.errors import ProtocolError
+from delkalakedb.errors import CodecError, ProtocolError
 from delkalakedb.model.actions import (
     Add,
     DeletionVector,
@@ -39,10 +39,10 @@ from delkalakedb.model.schema.partition import parse_partition_value
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import Field, parse_schema
 from delkalakedb.model.vectors import (
-    FRAME_BYTES,
+    deleted_rows,
+    framed_range,
     inline_vector,
     kept_rows,
-    parse_vector,
     unframed,
     vector_path,
 )
@@ -174,12 +174,13 @@ class ArrowReader:
 
     def deleted(self, file: DataFile) -> "BitMap64 | None":
         """Return the deleted rows of `file`, or None if it has no deletion vector."""
-        return self._bitmap(file.deletion_vector)
+        return self._bitmap(file, file.deletion_vector)
 
     def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
         with self._parquet(file) as parquet:
             columns = [self._column(f, file, parquet) for f in self.target]
-            gone, only = map(self._bitmap, (file.deletion_vector, file.only_rows))
+            gone = self.deleted(file)
+            only = self._bitmap(file, file.only_rows)
             for at, batch in self._batches(parquet, columns, 0, None):
                 rows = batch
                 if gone is not None or only is not None:
@@ -303,16 +304,22 @@ class ArrowReader:
         fields = {f.name: f for f in parse_schema(self.schema_string).fields}
         return fields | {CHANGE_TYPE: Field(CHANGE_TYPE, "string", nullable=True)}
 
-    def _bitmap(self, text: str | None) -> "BitMap64 | None":
+    def _bitmap(self, file: DataFile, text: str | None) -> "BitMap64 | None":
         if text is None:
             return None
-        vector = decode_struct(text, DeletionVector)
+        try:
+            return self._rows(decode_struct(text, DeletionVector))
+        except CodecError as error:
+            raise CodecError(f"{self.location}: {file.path}: {error}") from error
+
+    def _rows(self, vector: DeletionVector) -> "BitMap64":
         if (path := vector_path(vector)) is None:
-            return parse_vector(inline_vector(vector))
+            return deleted_rows(vector, inline_vector(vector))
+        offset, size_bytes = framed_range(vector)
         with self._open(path) as opened:
-            opened.seek(known(vector.offset) or 0)
-            data = opened.read(vector.size_in_bytes + FRAME_BYTES)
-        return parse_vector(unframed(vector, data))
+            opened.seek(offset)
+            data = opened.read(size_bytes)
+        return deleted_rows(vector, unframed(vector, data))
 
     def _open(self, path: str, size_bytes: int | None = None) -> pa.NativeFile:
         place = resolve_readable(path, self.location)

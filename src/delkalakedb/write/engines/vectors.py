@@ -44,7 +44,13 @@ from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.stats.stats import parse_stats
 from delkalakedb.model.vectors import encode_vector, inlined_vector, vector_file
-from delkalakedb.write.engines.deltars import DeltaRs, Guest, arrow_schema, candidates
+from delkalakedb.write.engines.deltars import (
+    DeltaRs,
+    Guest,
+    arrow_schema,
+    candidates,
+    explained,
+)
 from delkalakedb.write.engines.row_filters import columns_of, row_filter, widened
 from delkalakedb.write.engines.row_reader import (
     ArrowReader,
@@ -63,22 +69,24 @@ if TYPE_CHECKING:
 _ROW, _FILE = "__dk_row", "__dk_file"
 _METRICS_REMOVED = ("num_removed_files", "num_target_files_removed")
 _METRICS_ADDED = ("num_added_files", "num_target_files_added")
+_stats = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True)
 class Search:
     """The rows that an operation may change.
 
-_stats = msgspec.json.Decoder(dict[str, msgspec.Raw])
     Args:
         where: a predicate that holds for all of them.
         keys: values by column; each of the rows has one of the values.
         deletes: SQL, if the operation deletes exactly the rows that match it.
+        inserts: whether the operation inserts rows unless it finds others.
     """
 
     where: Predicate
     keys: Mapping[str, pa.Array] = field(default_factory=dict)
     deletes: str | None = None
+    inserts: bool = False
 
 
 def takes_vectors(snapshot: Snapshot) -> bool:
@@ -129,7 +137,8 @@ class Vectors:
 
     def stage(self, target: Target, operation: Operation[str]) -> Staging[str]:
         """Find the rows, have delta-rs change them, and mark them as deleted."""
-        found = self._find(target, operation)
+        with explained(operation.title(target), target.files.work, target.location):
+            found = self._find(target, operation)
         if found is None:
             return self.engine.stage(target, operation)
         snapshot, deletes = target.base, self.search.deletes
@@ -151,7 +160,11 @@ class Vectors:
             for action in actions
             if isinstance(action, Remove)
         }
-        return self._marked(staging, [one for one in found if one.add.path in gone])
+        changed = [one for one in found if one.add.path in gone]
+        # If a row that was found and stays is deleted meanwhile, a merge has to insert
+        # the row of the source that matched it.
+        rows_only = not self.search.inserts or len(changed) == len(found)
+        return replace(self._marked(staging, changed), rows_only=rows_only)
 
     def _find(self, target: Target, operation: Operation[str]) -> list[_Found] | None:
         """Return the rows, or None if it is better to rewrite their files."""

@@ -217,9 +217,7 @@ class DeltaRs(Generic[T]):
             metadata: the metadata that delta-rs sees; by default the table's.
         """
         snapshot, files = target.snapshot, target.files
-        what = f"{target.name}: {operation.name}"
-        if snapshot is not None:
-            what = f"{what} on version {snapshot.version}"
+        what = operation.title(target)
         check_delta_rs(what)
         with (
             explained(what, files.work, target.location),
