@@ -41,6 +41,13 @@ RATIFIED = [
 ]
 
 
+# Settings by which few rows are marked as deleted, in files of deletion vectors.
+MARKING = {
+    "DELKALAKEDB_VECTORS__MODE": "always",
+    "DELKALAKEDB_VECTORS__INLINE_BYTES": "0",
+}
+
+
 class DmlSteps(Steps):
     """Counts what happens before publishing, too."""
 
@@ -56,9 +63,11 @@ class DmlSteps(Steps):
         self._wrap(Transaction, "_write")
 
 
-def run_until_killed(uri: str, name: str, step: str | None, ready: Connection) -> None:
+def run_until_killed(
+    uri: str, name: str, step: str | None, ready: Connection, settings: dict[str, str]
+) -> None:
     """Run an operation, and die at a step of it, or when somebody else wants it."""
-    os.environ["DELKALAKEDB_MIRROR__LEASE"] = str(LEASE_S)
+    os.environ.update({**settings, "DELKALAKEDB_MIRROR__LEASE": str(LEASE_S)})
     if name == "transaction":
         _prepare(step, ready)
         transact(uri)

@@ -53,9 +53,11 @@ class Operation:
     model: Callable[[State], State]
 
 
-def make_table(uri: str) -> None:
+def make_table(uri: str, configuration: dict[str, str] | None = None) -> None:
     """A table in the state `BASE`, of two files in each of two partitions."""
-    dk.write_deltalake(uri, data(FIRST), partition_by="part")
+    dk.write_deltalake(
+        uri, data(FIRST), partition_by="part", configuration=configuration
+    )
     dk.write_deltalake(uri, data(LATER), mode="append")
 
 
@@ -79,7 +81,7 @@ def write_and_delete(tx: dk.Transaction, name: str) -> None:
 
 def state_of(table: DeltaTable) -> State:
     """The state of a table, with each row in its partition."""
-    found = table.to_pyarrow_table().to_pylist()
+    found = pa.table(table.scan()).to_pylist()
     assert all(row["part"] == _part(row["id"]) for row in found)
     columns = {field.name for field in table.schema().fields} - {*SCHEMA.names}
     properties = PROPERTY.keys() & table.metadata().configuration.keys()

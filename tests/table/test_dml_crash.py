@@ -8,15 +8,18 @@ import re
 import signal
 import time
 from collections.abc import Set as AbstractSet
-from pathlib import Path
 
 import pytest
 
 import delkalakedb as dk
+from delkalakedb.model.paths import files_inside
+from delkalakedb.model.predicate.predicate import EVERY_FILE
 from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.write.engines.deltars import candidates
 from tests.support.dml_workers import (
     IN_PLACE,
     IN_WORKSPACE,
+    MARKING,
     RATIFIED,
     RATIFYING,
     beside,
@@ -48,6 +51,9 @@ NAMES = [
     "transaction",
     "restore",
 ]
+# Operations that mark rows as deleted, on a table that takes deletion vectors.
+MARKS = ["delete", "update", "merge", "transaction"]
+VECTORS = {"delta.enableDeletionVectors": "true"}
 LONGEST_S = 0.15
 OF_LOG = re.compile(r"[0-9]{20}\.(json|crc)|\.dk-[0-9a-f]{32}\.tmp")
 
@@ -58,7 +64,15 @@ def steps_of(name: str) -> list[str]:
     return written + RATIFYING + RATIFIED
 
 
+def marking_steps_of(name: str) -> list[str]:
+    """The moments at which an operation that marks rows can be killed."""
+    moved = ["before rename", "after rename"] if name in ("update", "merge") else []
+    here = ["before _commits", *moved, "before rmtree", "after rmtree", *IN_PLACE]
+    return here + RATIFYING + RATIFIED
+
+
 EVERYWHERE = [(name, step) for name in NAMES for step in steps_of(name)]
+MARKED = [(name, step) for name in MARKS for step in marking_steps_of(name)]
 
 
 def test_operation_killed_at_a_named_step_is_done_or_not(
@@ -77,10 +91,27 @@ def test_operation_killed_at_any_moment_is_done_or_not(
         check_kill(catalog_uri, name, rng.uniform(0, LONGEST_S))
 
 
+def test_rows_are_marked_or_not_if_the_operation_is_killed(
+    catalog_uri: str, engine: str
+) -> None:
+    rng = random.Random(engine)
+    for name, step in rng.sample(MARKED, 4):
+        check_kill(catalog_uri, name, step, marking=True)
+    check_kill(catalog_uri, rng.choice(MARKS), rng.uniform(0, LONGEST_S), marking=True)
+
+
 @pytest.mark.soak
 def test_operations_killed_at_every_step_are_done_or_not(catalog_uri: str) -> None:
     for name, step in EVERYWHERE:
         check_kill(catalog_uri, name, step)
+
+
+@pytest.mark.soak
+def test_rows_are_marked_or_not_wherever_the_operation_is_killed(
+    catalog_uri: str,
+) -> None:
+    for name, step in MARKED:
+        check_kill(catalog_uri, name, step, marking=True)
 
 
 @pytest.mark.soak
@@ -90,12 +121,14 @@ def test_operations_killed_often_are_done_or_not(catalog_uri: str) -> None:
         check_kill(catalog_uri, rng.choice(NAMES), rng.uniform(0, LONGEST_S))
 
 
-def check_kill(catalog_uri: str, name: str, when: str | float) -> None:
-    table = f"{name} {when}".replace(" ", "-")
+def check_kill(
+    catalog_uri: str, name: str, when: str | float, marking: bool = False
+) -> None:
+    table = f"{name} {when} {marking}".replace(" ", "-")
     uri = format_uri(parse_uri(catalog_uri).with_table(table))
     with visiting(uri):
-        make_table(uri)
-    kill(uri, name, when)
+        make_table(uri, VECTORS if marking else None)
+    kill(uri, name, when, MARKING if marking else {})
     with visiting(uri):
         check_survivors(uri, name, allowed(name, when))
 
@@ -107,11 +140,12 @@ def allowed(name: str, when: str | float) -> set[State]:
     return {after(name) if when in RATIFIED else BASE}
 
 
-def kill(uri: str, name: str, when: str | float) -> None:
+def kill(uri: str, name: str, when: str | float, settings: dict[str, str]) -> None:
     """Have a process run an operation, and kill it at a step or after some time."""
     ready, told = CHILDREN.Pipe(duplex=False)
     step = when if isinstance(when, str) else None
-    child = CHILDREN.Process(target=run_until_killed, args=(uri, name, step, told))
+    given = (uri, name, step, told, settings)
+    child = CHILDREN.Process(target=run_until_killed, args=given)
     child.start()
     told.close()
     with ready:
@@ -148,7 +182,11 @@ def check_leftovers(uri: str) -> None:
     """Vacuum leaves the live files, and the log has nothing but commits."""
     table = dk.DeltaTable(uri)
     table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
-    files = {path for path in folder_of(table).rglob("*") if path.is_file()}
+    folder = folder_of(table)
+    files = {path for path in folder.rglob("*") if path.is_file()}
     log = {path for path in files if path.parent.name == "_delta_log"}
-    assert files - log == {Path(uri) for uri in table.file_uris()}
+    live = candidates(table._table.snapshot, EVERY_FILE)
+    assert files - log == {
+        folder / path for add in live for path in files_inside(add, str(folder))
+    }
     assert all(OF_LOG.fullmatch(path.name) for path in log)
