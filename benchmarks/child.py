@@ -238,6 +238,31 @@ def change(kind: str, table: str, warm: str, seed: str, rows: str) -> dict[str, 
     return {"seconds": seconds, "used_bytes": peak_bytes() - idle}
 
 
+def delete(table: str, warm: str, number: str) -> dict[str, Any]:
+    """Delete one row after the other, each in one attempt, after a line on stdin."""
+    from deltalake import CommitProperties
+
+    import delkalakedb as dk
+
+    deleted, failures = 0, []
+    once = CommitProperties(max_commit_retries=0)
+    dk.DeltaTable(warm).delete(f"id = {number}")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    started = time.monotonic()
+    for row in range(50):
+        try:
+            found = dk.DeltaTable(table).delete(
+                f"id = {row * 100 + int(number)}", commit_properties=once
+            )
+        except Exception as error:
+            failures.append(repr(error))
+        else:
+            deleted += found["num_deleted_rows"]
+    elapsed_s = time.monotonic() - started
+    return {"deleted": deleted, "seconds": elapsed_s, "failures": failures}
+
+
 def _memory() -> tuple[int, int]:
     """Return the resident bytes, and those that aren't pages of mapped files."""
     status = Path("/proc/self/status")

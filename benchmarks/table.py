@@ -13,7 +13,7 @@ from engines import postgres_server
 from options import options_of
 from report import render, write_json
 
-_BARS = ("append", "dataset", "bulk", "merge", "rows", "writers", "memory")
+_BARS = ("append", "dataset", "bulk", "merge", "rows", "writers", "deleters", "memory")
 _HERE = Path(__file__).parent
 
 
@@ -66,6 +66,7 @@ def _measure(run: Run, bars: Collection[str], work: Path) -> None:
     }
     if run.engine == "postgres":
         steps["writers"] = lambda: table_writes.measure_writers(run)
+        steps["deleters"] = lambda: table_writes.measure_deleters(run)
     run.measure(steps, bars)
 
 

@@ -4,7 +4,7 @@ import json
 import statistics
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ _OVER_DELTALAKE = 1.15
 _MERGED_FILES = 20
 _ROUNDS = 5
 _WRITERS, _WRITING_S, _MORE = 8, 5, 5
+# rows of the file of which they delete others
+_DELETED_FROM = 100_000
 Write = Callable[..., None]
 
 
@@ -312,9 +314,41 @@ def measure_writers(run: Run) -> None:
 
 def _write(new: _New) -> list[dict[str, Any]]:
     table = new.make()
-    children = [
-        start_child("append", table, new.make(), _WRITING_S) for _ in range(_WRITERS)
-    ]
+    given = [(table, new.make(), _WRITING_S) for _ in range(_WRITERS)]
+    return _at_once("append", given)
+
+
+def measure_deleters(run: Run) -> None:
+    """Measure processes that delete other rows of one file, against deltalake."""
+    bar, schema = f"{_WRITERS} processes delete rows of one file", _rows(0, 0).schema
+    vectors = {"delta.enableDeletionVectors": "true"}
+    for name, new, properties in (
+        ("ours", _New(run, run.database("deleters").uri), vectors),
+        ("deltalake", _New(run, None), None),
+    ):
+        table, *warm = (new.make(schema, properties) for _ in range(_WRITERS + 1))
+        dk.write_deltalake(table, _rows(_DELETED_FROM, 0), mode="append")
+        for uri in warm:
+            dk.write_deltalake(uri, _rows(1000, 0), mode="append")
+        given = [(table, uri, number) for number, uri in enumerate(warm)]
+        answers = _at_once("delete", given)
+        failed = [text for answer in answers for text in answer["failures"]]
+        deleted = sum(answer["deleted"] for answer in answers)
+        longest_s = max(answer["seconds"] for answer in answers)
+        left = pa.table(dk.DeltaTable(table).scan()).num_rows
+        run.report(bar, name, deleted / longest_s, "/s")
+        run.notes += [f"{name}: {text[:200]}" for text in failed[:1]]
+        most = 0 if name == "ours" else None
+        run.at_most(
+            bar, f"deletes that had to run again, {name}", len(failed), most, ""
+        )
+        wrong = abs(_DELETED_FROM - deleted - left)
+        run.at_most(bar, f"rows that were lost or came back, {name}", wrong, most, "")
+
+
+def _at_once(job: str, given: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Return the answers of children that set out together."""
+    children = [start_child(job, *arguments) for arguments in given]
     for child in children:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
