@@ -31,7 +31,7 @@ from delkalakedb.errors import (
     CatalogPermissionError,
     StorageError,
 )
-from delkalakedb.mirror.publisher import MirrorStatus, find_loss, status_of
+from delkalakedb.mirror.publisher import MirrorStatus, absence, find_loss, status_of
 from delkalakedb.model.paths import LOG
 from delkalakedb.storage import Store, open_store
 from delkalakedb.write import find_leftovers, table_files
@@ -183,6 +183,8 @@ def _tables(catalog: Catalog, *, publishes: bool) -> Iterator[Check]:
     statuses = list(map(status_of, mirrors))
     lagging = filter(None, (_lag(status, lag_warn) for status in statuses))
     yield from _all("mirror", lagging, f"{len(mirrors)} tables are published")
+    if (absent := absence(catalog)) is not None:
+        yield Check("reconciler", "warn", absent, "start `deltasql mirror run`")
     stale = filter(None, map(_lease, mirrors))
     yield from _all("lease", stale, "no publisher died while it held a lease")
     yield from _all("files", _small(catalog), "no table has many small files")

@@ -185,7 +185,7 @@ def _end_hold(source: Catalog, head: Head, moved: str, *, move: bool) -> None:
     if hold != moved and not set_hold(source, head.name, moved, before=hold):
         raise MirrorError(f"{head.name}: another process changed its hold; copy again")
     if move:
-        forget_table(source, head.name, head.version, published=False)
+        forget_table(source, head.name, head.version, what="move", published=False)
 
 
 def _check_handed_over(target: Catalog, head: Head, there: str) -> None:

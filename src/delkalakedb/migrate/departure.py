@@ -16,6 +16,7 @@ import msgspec
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, using_table
 from delkalakedb.catalog.commit import Outbox
+from delkalakedb.catalog.engine import event
 from delkalakedb.catalog.load import (
     forget_table,
     forgetting,
@@ -99,7 +100,7 @@ def detach(
             if ours:
                 _complete_log(catalog, name, store, version)
             report = _verified(catalog, name, store, deep)
-            if forget_table(catalog, name, version):
+            if forget_table(catalog, name, version, what="detach"):
                 return Detached(name, head.location, version, report)
             version = publish(catalog, name, storage_options)
     raise MirrorError(
@@ -110,7 +111,7 @@ def detach(
 def _forgotten(catalog: Catalog, head: Head) -> Detached:
     """Forget a held table at once, because its log belongs to other writers."""
     published, ratified, _ = catalog.mirror_state(head.name)
-    forget_table(catalog, head.name, head.version, published=False)
+    forget_table(catalog, head.name, head.version, what="detach", published=False)
     report = Report(head.name, ratified, published, versions_checked=0)
     return Detached(head.name, head.location, head.version, report)
 
@@ -244,7 +245,8 @@ def _forget(
                 for commit in rest:
                     put_commit(stores(mirror), name, commit)
                     published = commit.head.version
-        session.apply(forgetting(mirror.table_id))
+        noted = event("drop", name, version=ratified)
+        session.apply([*forgetting(mirror.table_id), noted])
     return Dropped(name, mirror.location, ratified, ratified - published)
 
 

@@ -33,7 +33,7 @@ from delkalakedb.model.records import Table
 from delkalakedb.model.rules.conflicts import Rule
 from delkalakedb.model.schema.identity import same_but_marks
 from delkalakedb.storage import canonical_location, open_store
-from delkalakedb.telemetry import PublishWarning
+from delkalakedb.telemetry import RETRIES, PublishWarning
 from delkalakedb.write.engines.deltars import NewSchema, creation
 from delkalakedb.write.operation import Operation, Staging, Target
 
@@ -139,6 +139,7 @@ def perform(
             staging.discard()
             raise lost(operation.name, read, outcome)
         left -= 1
+        RETRIES.record(1, operation=operation.name)
         time.sleep(next(waits))
         same_metadata = read.metadata == latest.metadata
         read = latest

@@ -17,6 +17,7 @@ from delkalakedb.errors import StorageError
 from delkalakedb.model.actions import Action, CommitInfo, Remove, Txn
 from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.predicate.predicate import Anything, Predicate
+from delkalakedb.telemetry import STAGE, measured
 from delkalakedb.write.files import TableFiles, table_files
 
 _T = TypeVar("_T")
@@ -103,7 +104,8 @@ class Operation(Generic[_T]):
 
     def stage(self, target: Target) -> "Staging[_T]":
         """Return the files and actions that the engine makes on `target`."""
-        return self.engine.stage(target, self)
+        with measured(STAGE, operation=self.name, table=target.name):
+            return self.engine.stage(target, self)
 
     def title(self, target: Target) -> str:
         """Return what errors call the operation on `target`."""

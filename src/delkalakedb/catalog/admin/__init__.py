@@ -12,7 +12,7 @@ else:
     __getattr__, __dir__ = door(
         __name__,
         {
-            "audit": "by_day load_audit load_growth load_stats",
+            "audit": "Event by_day load_audit load_events load_growth load_stats",
             "backup": (
                 "Restored back_up load_tables load_versions restore_backup "
                 "upgrade_catalog"

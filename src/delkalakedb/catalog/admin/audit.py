@@ -113,6 +113,36 @@ def load_audit(
         yield {"table": row.table, "transaction_tables": row.tables, **commit}
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that was done to a catalog besides commits, or a refused commit."""
+
+    occurred_at_ms: int
+    event: str
+    table: str | None
+    version: int | None
+    detail: str | None
+    db_user: str | None
+    os_user: str | None
+    host: str | None
+    client: str | None
+    client_address: str | None
+
+
+def load_events(
+    backend: Backend,
+    name: str | None = None,
+    *,
+    since_ms: int | None = None,
+    limit: int | None = None,
+) -> list[Event]:
+    """Return the events of one table, or of the catalog, the newest first."""
+    most = _ALL if limit is None else limit
+    params = {"name": name, "since_ms": since_ms, "max_rows": most}
+    with backend.reading() as session:
+        return session.rows(Event, "load_events", params)
+
+
 def load_stats(
     backend: Backend, name: str | None, *, small_bytes: int, since_ms: int
 ) -> list[TableStats]:

@@ -28,11 +28,13 @@ from delkalakedb.catalog.engine import (
     catalog_tables,
     check_schema_version,
     ensure_schema,
+    event,
     find_schema_version,
     latest_schema_version,
     load_schema_version,
     migrate,
     no_catalog,
+    note_event,
     unreachable,
     using_backend,
 )
@@ -85,6 +87,8 @@ def back_up(uri: "Uri", settings: "Settings", file: str | os.PathLike[str]) -> B
             os.link(part, path)
         finally:
             part.unlink(missing_ok=True)
+        if version == latest_schema_version(backend.engine):
+            note_event(backend, event("backup", detail=str(path)))
     sync_path(path.parent)
     return Backup(
         file=str(path),
@@ -223,6 +227,8 @@ def _restore(
     if broken := session.values("find_broken_tables", {}):
         raise CatalogError(f"{path}: the backup is damaged: {', '.join(broken)}")
     session.apply([Run("free_leases", {})])
+    if version == latest:
+        session.apply([event("restore", detail=str(path))])
     return Restored(str(path), version, latest, _versions(session))
 
 

@@ -1,7 +1,7 @@
 """The names of tables: of a URI, and changed."""
 
 from delkalakedb.catalog.catalog import Catalog
-from delkalakedb.catalog.engine import load_backend
+from delkalakedb.catalog.engine import event, load_backend
 from delkalakedb.catalog.load import hold_mirror, locked
 from delkalakedb.catalog.read import check_name, no_such_table
 from delkalakedb.errors import TableExistsError, TransactionError
@@ -50,3 +50,4 @@ def rename_table(catalog: Catalog, old: str, new: str) -> None:
             raise TableExistsError(f"{new}: a table of this name exists already")
         if not session.query("rename_table", {"old": old, "new": new}):
             raise no_such_table(old)
+        session.apply([event("rename", new, detail=f"from {old}")])

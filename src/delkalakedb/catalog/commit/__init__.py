@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from delkalakedb.catalog.commit.outbox import *
     from delkalakedb.catalog.commit.outcome import *
     from delkalakedb.catalog.commit.ratify import *
+    from delkalakedb.catalog.commit.reconcilers import *
 else:
     __getattr__, __dir__ = door(
         __name__,
@@ -23,5 +24,6 @@ else:
             ),
             "outcome": "Committed Conflicted Skipped",
             "ratify": "LostError SqlTxnLogWriter Transaction lock_queries",
+            "reconcilers": "Presence Seen load_reconcilers",
         },
     )

@@ -185,6 +185,8 @@ def commit_writes(
         num_added_files=len(adds),
         num_removed_files=removed,
         added_bytes=added_bytes,
+        removed_bytes=gone_bytes,
+        table_id=head.table_id,
     )
     others = actions.of(UnknownAction)
     state_changed = head.version in (head.metadata_version, head.protocol_version)

@@ -54,6 +54,8 @@ class Committed:
     num_added_files: int
     num_removed_files: int
     added_bytes: int
+    removed_bytes: int = 0
+    table_id: int | None = None
     ratified: LoggedCommit | None = field(default=None, repr=False, compare=False)
     lease: Lease | None = field(default=None, repr=False, compare=False)
 

@@ -21,8 +21,6 @@ While the locks can't be taken, the lost COMMIT may still take effect: after
 of the commit stay.
 """
 
-import getpass
-import socket
 import time
 import uuid
 from collections import Counter
@@ -62,7 +60,6 @@ from delkalakedb.catalog.commit.outcome import (
     newest,
 )
 from delkalakedb.catalog.engine import (
-    CLIENT,
     Actor,
     Backend,
     FileRow,
@@ -70,6 +67,9 @@ from delkalakedb.catalog.engine import (
     Query,
     Run,
     Session,
+    actor_of,
+    event,
+    note_event,
 )
 from delkalakedb.catalog.read import (
     FILES_PER_TABLE,
@@ -88,6 +88,7 @@ from delkalakedb.errors import (
     CatalogError,
     MirrorBehindError,
     ProtocolError,
+    ReadOnlyError,
     TableExistsError,
     UnknownOutcomeError,
 )
@@ -119,7 +120,7 @@ from delkalakedb.model.rules.conflicts import (
 from delkalakedb.model.rules.protocol import check_actions
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.settings import redact
-from delkalakedb.telemetry import log_commit
+from delkalakedb.telemetry import COMMIT, CONFLICTS, VERSIONS, log_commit, measured
 
 if TYPE_CHECKING:
     from delkalakedb.settings import Settings
@@ -145,6 +146,31 @@ class SqlTxnLogWriter:
             lease_s: the term, in seconds, of the lease to take on publishing, if all of
                 `staged` is for one table and its lease is free; None takes no lease.
         """
+        engine = self._backend.engine
+        with measured(COMMIT, engine=engine) as seen:
+            try:
+                outcome = self._ratify(staged, lease_s)
+            except (ProtocolError, ReadOnlyError) as error:
+                self._note_refusal(staged, error)
+                raise
+            if isinstance(outcome, Conflicted):
+                seen |= {"outcome": "conflict", "table": outcome.table}
+                CONFLICTS.record(1, engine=engine, rule=outcome.rule)
+                return outcome
+            made = [one for one in outcome if isinstance(one, Committed)]
+            seen["outcome"] = "committed" if made else "skipped"
+        VERSIONS.record(len(made), engine=engine)
+        return outcome
+
+    def _note_refusal(self, staged: Sequence[Staged], error: Exception) -> None:
+        """Note in the audit trail that a commit was refused."""
+        for name in sorted({commit.table for commit in staged}):
+            refused = event("commit refused", name, detail=str(error))
+            note_event(self._backend, refused)
+
+    def _ratify(
+        self, staged: Sequence[Staged], lease_s: float | None
+    ) -> tuple[Committed | Skipped, ...] | Conflicted:
         started, transaction_id = time.monotonic(), str(uuid.uuid4())
         if self._max_unpublished is not None:
             self._check_backlog(staged, self._max_unpublished)
@@ -162,7 +188,7 @@ class SqlTxnLogWriter:
         duration_ms = (time.monotonic() - started) * 1000
         for outcome in outcomes:
             if isinstance(outcome, Committed):
-                _log(outcome, duration_ms)
+                _log(outcome, duration_ms, self._who())
         return outcomes
 
     def _check_backlog(self, staged: Sequence[Staged], most: int) -> None:
@@ -180,7 +206,7 @@ class SqlTxnLogWriter:
     def _attempt(
         self, staged: Sequence[Staged], transaction_id: str, lease_s: float | None
     ) -> tuple[Committed | Skipped, ...]:
-        actor = self._actor = self._actor or _actor(self._backend)
+        actor = self._who()
         with self._backend.writing() as session:
             return Transaction(
                 session,
@@ -190,6 +216,10 @@ class SqlTxnLogWriter:
                 self._indexed_columns,
                 lease_s,
             ).write(staged)
+
+    def _who(self) -> Actor:
+        self._actor = self._actor or actor_of(self._backend)
+        return self._actor
 
     def _find_out(
         self, staged: Sequence[Staged], transaction_id: str, lost: UnknownOutcomeError
@@ -231,7 +261,7 @@ class SqlTxnLogWriter:
         return (*found, *made) or None
 
 
-def _log(committed: Committed, duration_ms: float) -> None:
+def _log(committed: Committed, duration_ms: float, actor: Actor) -> None:
     log_commit(
         table=committed.table,
         version=committed.version,
@@ -239,17 +269,14 @@ def _log(committed: Committed, duration_ms: float) -> None:
         adds=committed.num_added_files,
         removes=committed.num_removed_files,
         bytes_added=committed.added_bytes,
+        bytes_removed=committed.removed_bytes,
+        table_id=committed.table_id,
         duration_ms=duration_ms,
         transaction_id=committed.transaction_id,
+        db_user=actor.db_user,
+        os_user=actor.os_user,
+        host=actor.host,
     )
-
-
-def _actor(backend: Backend) -> Actor:
-    try:
-        user: str | None = getpass.getuser()
-    except (ImportError, KeyError, OSError):
-        user = None
-    return Actor(backend.db_user(), user, socket.gethostname(), CLIENT)
 
 
 class LostError(Exception):

@@ -7,6 +7,7 @@ from delkalakedb.doors import door
 if TYPE_CHECKING:
     from delkalakedb.catalog.engine.backend import *
     from delkalakedb.catalog.engine.cache import *
+    from delkalakedb.catalog.engine.events import *
     from delkalakedb.catalog.engine.migrations import *
     from delkalakedb.catalog.engine.pool import *
     from delkalakedb.catalog.engine.statements import *
@@ -20,6 +21,7 @@ else:
                 "no_catalog unreachable"
             ),
             "cache": "CacheInfo LISTS Listed cache_info",
+            "events": "actor_of event note_event",
             "migrations": (
                 "catalog_tables ensure_schema find_schema_version "
                 "latest_schema_version load_schema_version migrate"

@@ -22,6 +22,7 @@ from delkalakedb.errors import (
     CatalogSchemaError,
     CatalogUnavailableError,
 )
+from delkalakedb.telemetry import STATEMENT, measured
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -165,6 +166,7 @@ class Session(ABC):
     `batch_sql`, and only test whether the answer of a `query` method is empty.
     """
 
+    engine: ClassVar[str]
     # The engine's statements by name.
     statements: Mapping[str, str]
     # With `keeps_heads`, what `Backend.heads` holds once this transaction is committed.
@@ -204,12 +206,18 @@ class Session(ABC):
     ) -> list[list[Any]]:
         """Return what `send` returns for `queries`, each row made by its kind."""
         asked = [(self.statements[name], params) for _, name, params in queries]
-        answers = zip(queries, send(asked), strict=True)
+        with self._measured(*(name for _, name, _ in queries)):
+            answers = zip(queries, send(asked), strict=True)
         return [list(starmap(kind, rows)) for (kind, *_), rows in answers]
 
     def query(self, name: str, params: Params) -> list[Row]:
         """Return the rows of a named statement."""
-        return self.query_sql(self.statements[name], params)
+        with self._measured(name):
+            return self.query_sql(self.statements[name], params)
+
+    def _measured(self, *names: str) -> "AbstractContextManager[Any]":
+        given = {"db.system.name": self.engine, "db.operation.name": " ".join(names)}
+        return measured(STATEMENT, **given)
 
     @abstractmethod
     def query_sql(self, sql: str, params: Params) -> list[Row]:

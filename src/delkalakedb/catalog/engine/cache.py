@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from delkalakedb.forks import Forkable
+from delkalakedb.telemetry import CACHE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,8 +115,10 @@ class FileLists(Forkable):
             found = self._lists.get(key)
             if found is None or not columns <= set(found.column_names):
                 self._misses += 1
+                CACHE.record(1, outcome="miss")
                 return None
             self._hits += 1
+            CACHE.record(1, outcome="hit")
             self._lists.move_to_end(key)
             return found
 

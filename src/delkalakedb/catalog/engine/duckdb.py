@@ -392,6 +392,7 @@ def _opening_backup(file: Path) -> Iterator[None]:
 
 
 class _DuckDBSession(Session):
+    engine = DuckDBBackend.engine
     statements = DuckDBBackend.statements
 
     def __init__(

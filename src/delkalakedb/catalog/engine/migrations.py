@@ -12,6 +12,7 @@ from delkalakedb.catalog.engine.statements import load_migrations, split_script
 from delkalakedb.clock import now_ms
 from delkalakedb.errors import CatalogNotFoundError, CatalogSchemaError
 
+_EVENTS = "dl_events"
 _CREATED = r"(?m)^CREATE TABLE (\w+)"
 
 
@@ -75,6 +76,11 @@ def ensure_schema(backend: Backend, name: str, current: int, *, create: bool) ->
         _up_to_date(current, backend, name)
         latest = latest_schema_version(backend.engine)
         migrate(backend, session, range(current + 1, latest + 1), CLIENT)
+        if _EVENTS in catalog_tables(backend.engine, latest):
+            from delkalakedb.catalog.engine.events import event
+
+            detail = f"from schema version {current} to {latest}" if current else None
+            session.apply([event("upgrade" if current else "create", detail=detail)])
 
 
 def migrate(backend: Backend, session: Session, wanted: range, client: str) -> None:

@@ -33,6 +33,7 @@ from delkalakedb.catalog.engine.backend import Backend, load_backend
 from delkalakedb.catalog.engine.migrations import latest_schema_version
 from delkalakedb.errors import CatalogBusyError, CatalogUnavailableError
 from delkalakedb.forks import at_fork
+from delkalakedb.telemetry import POOL_WAIT
 
 if TYPE_CHECKING:
     from delkalakedb.settings import Settings, Uri
@@ -186,7 +187,8 @@ class Pool(Generic[C]):
             self._slots.put(self._kept)
 
     def _take(self) -> C:
-        deadline = time.monotonic() + self._timeout_s
+        started = time.monotonic()
+        deadline = started + self._timeout_s
         self._check_open()
         try:
             self._slots.free.get(timeout=self._timeout_s)
@@ -195,6 +197,7 @@ class Pool(Generic[C]):
                 f"{self._name}: all {self._slots.size} connections were in use "
                 f"for {self._timeout_s:g} s; raise pool_size or close readers"
             ) from None
+        POOL_WAIT.record(time.monotonic() - started)
         try:
             while True:
                 self._check_open()

@@ -579,6 +579,8 @@ class _Column(NamedTuple):
 class _PostgresSession(Session):
     """A session that delays writes, so that small ones are sent with their COMMIT."""
 
+    engine = PostgresBackend.engine
+
     def __init__(
         self,
         backend: PostgresBackend,

@@ -329,6 +329,7 @@ def _checked_version(file: Path, source: sqlite3.Connection) -> int:
 
 
 class _SqliteSession(Session):
+    engine = SqliteBackend.engine
     statements = SqliteBackend.statements
 
     def __init__(self, connection: _Connection) -> None:

@@ -34,6 +34,7 @@ from delkalakedb.catalog.engine import (
     Run,
     Session,
     Write,
+    event,
 )
 from delkalakedb.catalog.load.staged_table import locked
 from delkalakedb.catalog.read import (
@@ -139,7 +140,8 @@ def adopt_entry(
             raise MirrorError(
                 f"{head.name}: the lease on the log was lost; adopt again"
             )
-        session.apply(_writes(head, entry, live, hashes, actor, limit))
+        noted = event("adopt", head.name, version=entry.version)
+        session.apply([*_writes(head, entry, live, hashes, actor, limit), noted])
 
 
 def _check_next(head: Head, published: int, entry: Entry) -> None:

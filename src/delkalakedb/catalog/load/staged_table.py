@@ -8,7 +8,7 @@ import msgspec
 
 from delkalakedb.catalog.catalog import Catalog
 from delkalakedb.catalog.commit import Mirror, find_mirror, lock_queries
-from delkalakedb.catalog.engine import HeadRow, Run, Session, Write
+from delkalakedb.catalog.engine import HeadRow, Run, Session, Write, event
 from delkalakedb.catalog.read import (
     FILES_PER_TABLE,
     Head,
@@ -201,7 +201,7 @@ def locked_mirror(catalog: Catalog, name: str) -> Iterator[tuple[Session, Mirror
 
 
 def forget_table(
-    catalog: Catalog, name: str, version: int, *, published: bool = True
+    catalog: Catalog, name: str, version: int, *, what: str, published: bool = True
 ) -> bool:
     """Delete the rows of a table if its newest version is `version`.
 
@@ -211,6 +211,7 @@ def forget_table(
         catalog: the catalog of the table.
         name: the table.
         version: the newest version that the caller has seen.
+        what: the event, for the audit trail.
         published: delete only if all versions are in the log.
     """
     with locked_mirror(catalog, name) as (session, mirror):
@@ -218,7 +219,8 @@ def forget_table(
         if published:
             same = same and mirror.published_version == version
         if same:
-            session.apply(forgetting(mirror.table_id))
+            noted = event(what, name, version=version)
+            session.apply([*forgetting(mirror.table_id), noted])
     return same
 
 
@@ -267,4 +269,7 @@ def set_hold(
     """
     with locked(catalog, Staged(name, ())) as session:
         params = {"name": name, "hold": hold, "before": before or ""}
-        return bool(session.query("set_hold", params))
+        done = bool(session.query("set_hold", params))
+        if done:
+            session.apply([event("hold" if hold else "release", name, detail=hold)])
+        return done

@@ -24,6 +24,7 @@ from delkalakedb.errors import (
     VersionNotFoundError,
 )
 from delkalakedb.model.actions import Metadata, Protocol, decode_struct, known
+from delkalakedb.telemetry import OPEN, measured
 
 if TYPE_CHECKING:
     from delkalakedb.model.records import Table
@@ -206,7 +207,8 @@ def find_head(
     """
 
     def load() -> Head:
-        with backend.reading() as session:
+        opened = measured(OPEN, engine=backend.engine, table=name)
+        with opened, backend.reading() as session:
             return load_head(session, name, version, identity)
 
     if not backend.capabilities.keeps_heads or backend.is_gone():

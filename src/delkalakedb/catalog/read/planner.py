@@ -32,6 +32,7 @@ from delkalakedb.model.predicate.matcher import (
 from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.model.stats.stats import ALL_NULL, class_reach
 from delkalakedb.model.stats.values import TOP, Kind
+from delkalakedb.telemetry import PLAN, PLANNED_FILES, measured
 
 # files; up to this many, ids in the text of a statement are fastest
 _FEW_FILES = 16
@@ -49,6 +50,7 @@ def plan(
     """
     partitions = head.metadata.partition_columns
     wanted = drivers(predicate, partitions)
+    PLANNED_FILES.record(head.num_files, engine=backend.engine, state="considered")
     if any(not driver for driver in wanted):
         check_kept(backend, head)
         return
@@ -66,6 +68,7 @@ def plan(
         kept = {(v, s): keep(msgspec.json.decode(v), s) for v, s in set(files)}
         mask = [kept[file] for file in files]
         found = batch if all(mask) else batch.filter(pa.array(mask, pa.bool_()))
+        PLANNED_FILES.record(len(found), engine=backend.engine, state="kept")
         yield found.select(schema.names)
 
 
@@ -85,7 +88,8 @@ def _candidates(
     if not lookups:
         yield from while_kept(backend, head, load_files(backend, head, schema))
         return
-    with backend.reading() as session:
+    planned = measured(PLAN, engine=backend.engine, table=head.name)
+    with planned, backend.reading() as session:
         found = _most_selective(session, lookups).load_files(session, schema)
     yield from while_kept(backend, head, [found])
 

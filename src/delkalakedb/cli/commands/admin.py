@@ -103,15 +103,21 @@ def _show_growth(app: App, table: str, since_ms: int, by: str) -> None:
 @click.option("--table", "name", type=TABLE, help="Only this table.")
 @commits_options
 @click.option("--transaction", "transaction_id", help="Only this transaction.")
+@click.option("--events", is_flag=True, help="List what was done besides commits.")
 @limit_option("commits", least=1, default=100)
 @pass_app
-def audit(app: App, /, limit: int, **filters: Any) -> None:
+def audit(app: App, /, limit: int, events: bool, **filters: Any) -> None:
     """List the commits of all tables with their users and hosts, newest first.
 
-    Commits with equal transaction ids were made by one atomic transaction.
+    Commits with equal transaction ids were made by one atomic transaction. --events
+    lists what was done besides: detach, adopt, drop, rename, move, backup, restore,
+    upgrade, and commits that were refused.
     """
     from delkalakedb.catalog.admin import load_audit
 
+    if events:
+        _list_events(app, limit, **filters)
+        return
     with app.connect() as catalog:
         found = list(load_audit(catalog.backend, limit, **filters))
     columns = (
@@ -126,6 +132,21 @@ def audit(app: App, /, limit: int, **filters: Any) -> None:
         "transaction_id",
     )
     app.output.records(found, columns)
+
+
+def _list_events(
+    app: App, limit: int, name: str | None, since_ms: int | None, **others: Any
+) -> None:
+    from delkalakedb.catalog.admin import load_events
+
+    if given := [option for option, value in others.items() if value is not None]:
+        raise click.UsageError(
+            f"--events takes --table, --since and --limit, but not {given[0]}"
+        )
+    with app.connect() as catalog:
+        found = load_events(catalog.backend, name, since_ms=since_ms, limit=limit)
+    columns = ("occurred_at_ms", "event", "table", "version", "detail", "os_user")
+    app.output.records(map(asdict, found), (*columns, "host", "client_address"))
 
 
 @command(epilog="Example: deltasql upgrade --dry-run")

@@ -46,12 +46,15 @@ def status(app: App, table: str | None) -> None:
 
     Exit 1 if a mirror has diverged, or lags for longer than mirror.lag_alert.
     """
-    from delkalakedb.mirror.publisher import status as load_status
+    from delkalakedb.mirror.publisher import absence, status as load_status
 
     with app.connect() as catalog:
         found = load_status(catalog, table)
         lag_alert = catalog.settings.mirror.lag_alert
+        absent = absence(catalog)
     _show(app, found)
+    if absent is not None:
+        app.say(f"{absent}; start `deltasql mirror run`")
     late = [s for s in found if s.seconds_behind >= lag_alert]
     if late or any(s.state == "diverged" for s in found):
         raise click.exceptions.Exit(FOUND)
@@ -68,13 +71,30 @@ def _show(app: App, statuses: Sequence["MirrorStatus"]) -> None:
 @mirror.command(epilog="Example: deltasql mirror run --once")
 @click.argument("table", type=TABLE, required=False)
 @click.option("--once", is_flag=True, help="Publish each table once, then stop.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve /metrics for Prometheus, /healthz and /readyz on this port.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to serve them on.",
+)
 @pass_app
-def run(app: App, table: str | None, once: bool) -> None:
+def run(
+    app: App,
+    table: str | None,
+    once: bool,
+    metrics_port: int | None,
+    metrics_host: str,
+) -> None:
     """Publish waiting commits until SIGTERM or Ctrl-C.
 
     Also writes checkpoints, detects foreign commits, and logs mirrors that lag. Several
     of these processes may run at once. With --once, exit 1 if a commit couldn't be
-    published.
+    published. Metrics need `pip install 'delkalakedb[metrics]'`.
     """
     from delkalakedb import mirror as library
 
@@ -83,7 +103,9 @@ def run(app: App, table: str | None, once: bool) -> None:
     with _logged(app):
         if not once:
             app.say("publishing; stop with Ctrl-C or SIGTERM")
-        found = library.run(uri, once=once)
+        found = library.run(
+            uri, once=once, metrics_port=metrics_port, metrics_host=metrics_host
+        )
     _show(app, found)
     if once:
         _exit_if_behind(found)

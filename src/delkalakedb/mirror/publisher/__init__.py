@@ -20,6 +20,6 @@ else:
             ),
             "reconciler": "LagAlert Reconciler run",
             "republication": "Republished find_loss republish",
-            "statuses": "MirrorStatus status status_of",
+            "statuses": "MirrorStatus absence status status_of",
         },
     )

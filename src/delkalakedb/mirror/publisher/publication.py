@@ -25,6 +25,7 @@ from delkalakedb.mirror.checkpoint import version_checksum
 from delkalakedb.model.actions import encode_commit, sha256_of, transaction_id_of
 from delkalakedb.model.paths import checksum_path, commit_path
 from delkalakedb.storage import Store, open_store
+from delkalakedb.telemetry import PUBLISH, measured
 
 Stores = Callable[[Mirror], Store]
 
@@ -115,7 +116,9 @@ def publish_held(
         for c in commits
         if c.ratified is not None and _is_of(c.ratified.head, lease.mirror)
     }
-    return _Publication(catalog, Outbox(catalog.backend), lease, stores, carried).run()
+    outbox = Outbox(catalog.backend)
+    with measured(PUBLISH, engine=catalog.backend.engine, table=lease.mirror.name):
+        return _Publication(catalog, outbox, lease, stores, carried).run()
 
 
 def put_commit(

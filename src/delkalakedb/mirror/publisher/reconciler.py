@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, uri_of, using_catalog
-from delkalakedb.catalog.commit import Mirror, Outbox
+from delkalakedb.catalog.commit import Mirror, Outbox, Presence
 from delkalakedb.clock import pause_s
 from delkalakedb.errors import (
     CatalogError,
+    CatalogPermissionError,
     DivergedError,
     MirrorError,
     StorageError,
@@ -38,13 +39,22 @@ from delkalakedb.mirror.publisher.statuses import (
     status as load_status,
     status_of,
 )
-from delkalakedb.telemetry import log_event
+from delkalakedb.settings import redact
+from delkalakedb.telemetry import (
+    FILES,
+    LAG_SECONDS,
+    LAG_VERSIONS,
+    MetricsServer,
+    log_event,
+)
 
 _log = logging.getLogger("delkalakedb.mirror")
 # Seconds between two searches for foreign commits of a published table.
 _FOREIGN_CHECK_S = 60.0
 # Seconds between two looks at published tables, of which there may be thousands.
 _LOOK_AT_ALL_S = 5.0
+# Seconds without a look at the catalog after which it isn't ready.
+_SILENT_S = 60.0
 
 LagLevel = Literal["ok", "warn", "alert"]
 _LEVELS: dict[LagLevel, int] = {
@@ -90,10 +100,24 @@ class Reconciler:
         self._levels: dict[str, LagLevel] = {}
         self._checked: dict[str, float] = {}
         self._look_at_all = 0.0
+        self._presence = Presence(catalog.backend, table)
+        self._passed: float | None = None
+        self._failure: str | None = None
 
     def stop(self) -> None:
         """Ask `run_forever` to finish the tables at work and return."""
         self._stop.set()
+
+    def trouble(self) -> str | None:
+        """Return why `run_forever` doesn't publish now; None if it does."""
+        if self._failure is not None:
+            return self._failure
+        if self._passed is None:
+            return "the catalog hasn't been read yet"
+        silent_s = time.monotonic() - self._passed
+        if silent_s > _SILENT_S:
+            return f"the catalog was read {silent_s:.0f} s ago"
+        return None
 
     def run_once(self) -> list[MirrorStatus]:
         """Publish all tables once, also postponed ones; return their statuses then."""
@@ -118,10 +142,14 @@ class Reconciler:
                 try:
                     self._pass(workers, maker)
                     wait_s, failures = mirror.poll, 0
+                    self._passed, self._failure = time.monotonic(), None
                 except CatalogError as error:
                     _log.error("the catalog can't be read: %s", error)
+                    self._failure = redact(f"the catalog can't be read: {error}")
                     failures += 1
                     wait_s = pause_s(failures, mirror.poll, mirror.retry.backoff_max)
+        with contextlib.suppress(CatalogError):
+            self._presence.end()
 
     def _workers(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._catalog.settings.mirror.workers, "mirror")
@@ -131,6 +159,8 @@ class Reconciler:
             mirrors = [self._outbox.load(self._table)]
         else:
             mirrors = self._outbox.load_all(behind=behind)
+        for mirror in mirrors:
+            FILES.record(mirror.num_files, table=mirror.name)
         # Another catalog, or another writer, publishes a table that is held.
         return [mirror for mirror in mirrors if mirror.hold is None]
 
@@ -138,6 +168,7 @@ class Reconciler:
         """Return the tables that are behind or need a report or a checkpoint."""
         if time.monotonic() >= self._look_at_all:
             self._look_at_all = time.monotonic() + _LOOK_AT_ALL_S
+            self._note_presence()
             return self._mirrors()
         mirrors = self._mirrors(behind=True)
         late = {name for name, level in self._levels.items() if level != "ok"}
@@ -147,6 +178,13 @@ class Reconciler:
             except TableNotFoundError:
                 self._levels.pop(name, None)
         return [mirror for mirror in mirrors if mirror.hold is None]
+
+    def _note_presence(self) -> None:
+        try:
+            self._presence.note()
+        except CatalogPermissionError as error:
+            # A role from before there was a list of reconcilers.
+            _log.warning("this reconciler isn't on the catalog's list: %s", error)
 
     def _pass(self, workers: ThreadPoolExecutor, maker: ThreadPoolExecutor) -> None:
         done = [key for key, task in self._busy.items() if task.done()]
@@ -231,6 +269,8 @@ class Reconciler:
 
     def _watch(self, status: MirrorStatus) -> None:
         """Report a table's lag when it passes a threshold, and when it has ended."""
+        LAG_VERSIONS.record(status.versions_behind, table=status.table)
+        LAG_SECONDS.record(status.seconds_behind, table=status.table)
         level = self._level(status)
         if self._levels.get(status.table, "ok") == level:
             return
@@ -269,6 +309,8 @@ def run(
     once: bool = False,
     storage_options: Mapping[str, str] | None = None,
     on_lag: Callable[[LagAlert], None] | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
 ) -> list[MirrorStatus]:
     """Publish the tables of a catalog, or one of them, once or until SIGTERM or SIGINT.
 
@@ -277,6 +319,9 @@ def run(
         once: return after everything was tried once.
         storage_options: for the object stores, as deltalake takes them.
         on_lag: called when a table's lag passes a threshold, and when it is over.
+        metrics_port: the port of `/metrics` for Prometheus, `/healthz` and `/readyz`;
+            None serves none of them.
+        metrics_host: the address to serve them on.
 
     Returns:
         The status of each table's mirror at the end.
@@ -291,7 +336,11 @@ def run(
         )
         if once:
             return reconciler.run_once()
-        with _stopped_by_signals(reconciler):
+        with contextlib.ExitStack() as stack:
+            if metrics_port is not None:
+                server = MetricsServer(metrics_port, reconciler.trouble, metrics_host)
+                stack.enter_context(server)
+            stack.enter_context(_stopped_by_signals(reconciler))
             reconciler.run_forever()
         return load_status(catalog, table)
 

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from delkalakedb.catalog import CatalogOrUri, uri_of, using_catalog
-from delkalakedb.catalog.commit import Mirror, Outbox
+from delkalakedb.catalog import Catalog, CatalogOrUri, uri_of, using_catalog
+from delkalakedb.catalog.commit import Mirror, Outbox, load_reconcilers
 
 MirrorState = Literal["pending", "published", "failed", "diverged", "held"]
 
@@ -53,6 +53,20 @@ def status(uri: CatalogOrUri, table: str | None = None) -> list[MirrorStatus]:
         outbox = Outbox(catalog.backend)
         mirrors = outbox.load_all() if table is None else [outbox.load(table)]
         return [*map(status_of, mirrors)]
+
+
+def absence(catalog: Catalog) -> str | None:
+    """Return that no reconciler runs, if only a reconciler would publish."""
+    if catalog.settings.mirror.mode != "external":
+        return None
+    seen = load_reconcilers(catalog.backend)
+    if any(one.runs for one in seen):
+        return None
+    last = "none was seen in the last day"
+    if seen:
+        last = f"the last one, on {seen[0].host}, was seen {seen[0].silent_ms // 1000}"
+        last += " s ago"
+    return f"mirror.mode is external, but no reconciler runs: {last}"
 
 
 def status_of(mirror: Mirror) -> MirrorStatus:

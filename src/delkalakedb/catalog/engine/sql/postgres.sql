@@ -104,3 +104,13 @@ SELECT current_setting('server_version')
 -- name: load_now_ms
 -- The time in ms by the database's clock.
 SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)
+
+-- name: insert_event
+-- Note what was done, and by whom, with the address of a client that isn't local.
+INSERT INTO dl_events (
+    occurred_at_ms, event, table_name, version, detail,
+    db_user, os_user, host, client, client_address
+) VALUES (
+    :now_ms, :event, :table_name, :version, :detail,
+    session_user, :os_user, :host, :client, host(inet_client_addr())
+)

@@ -68,7 +68,7 @@ LIMIT 1
 -- The versions that a transaction made, asked for after a connection was lost in COMMIT.
 SELECT
     t.name, v.version, v.timestamp_ms, v.transaction_id, v.operation,
-    v.num_added_files, v.num_removed_files, v.added_bytes
+    v.num_added_files, v.num_removed_files, v.added_bytes, v.removed_bytes, v.table_id
 FROM dl_table_versions v
 JOIN dl_tables t ON t.table_id = v.table_id
 WHERE v.transaction_id = :transaction_id
