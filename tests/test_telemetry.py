@@ -23,6 +23,11 @@ COMMIT = {
     "adds": 3,
     "removes": 1,
     "bytes_added": 4096,
+    "bytes_removed": 512,
+    "table_id": 5,
+    "db_user": None,
+    "os_user": "etl",
+    "host": "h1",
     "duration_ms": 12.5,
     "transaction_id": "0c9f",
 }

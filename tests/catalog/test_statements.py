@@ -34,7 +34,8 @@ FRAGMENTS = {*CANDIDATES, *LIVES, "now_ms"}
 JSON = {"names", "hashes", "ids", "removes", "stat_columns"}
 TEXTS = {"name", "location", "app_id", "domain", "operation", "actor", "sha256"}
 TEXTS |= {"transaction_id", "client", "schema", "table", "metadata", "protocol"}
-TEXTS |= {"before", "hold", "new", "old", "owner"}
+TEXTS |= {"before", "hold", "new", "old", "owner", "event", "table_name", "detail"}
+TEXTS |= {"reconciler_id", "os_user", "host"}
 
 
 class RollBack(Exception):  # noqa: N818

@@ -43,9 +43,13 @@ def log_commit(
     adds: int,
     removes: int,
     bytes_added: int,
+    bytes_removed: int,
+    table_id: int | None,
+    db_user: str | None,
+    os_user: str | None,
+    host: str | None,
     duration_ms: float,
     transaction_id: str,
-    **more: str | float | None,
 ) -> None:
     """Log a ratified commit on `delkalakedb.commit`."""
     log_event(
@@ -60,9 +64,13 @@ def log_commit(
         adds=adds,
         removes=removes,
         bytes_added=bytes_added,
+        bytes_removed=bytes_removed,
+        table_id=table_id,
+        db_user=db_user,
+        os_user=os_user,
+        host=host,
         duration_ms=duration_ms,
         transaction_id=transaction_id,
-        **more,
     )
 
 

@@ -146,50 +146,40 @@ class SqlTxnLogWriter:
             lease_s: the term, in seconds, of the lease to take on publishing, if all of
                 `staged` is for one table and its lease is free; None takes no lease.
         """
+        started, transaction_id = time.monotonic(), str(uuid.uuid4())
+        if self._max_unpublished is not None:
+            self._check_backlog(staged, self._max_unpublished)
         engine = self._backend.engine
+        retries, outcomes = self._concurrency.retries, None
         with measured(COMMIT, engine=engine) as seen:
-            try:
-                outcome = self._ratify(staged, lease_s)
-            except (ProtocolError, ReadOnlyError) as error:
-                self._note_refusal(staged, error)
-                raise
-            if isinstance(outcome, Conflicted):
-                seen |= {"outcome": "conflict", "table": outcome.table}
-                CONFLICTS.record(1, engine=engine, rule=outcome.rule)
-                return outcome
-            made = [one for one in outcome if isinstance(one, Committed)]
+            while outcomes is None:
+                try:
+                    outcomes = self._attempt(staged, transaction_id, lease_s)
+                except LostError as lost:
+                    seen |= {"outcome": "conflict", "table": lost.outcome.table}
+                    CONFLICTS.record(1, engine=engine, rule=lost.outcome.rule)
+                    return lost.outcome
+                except (ProtocolError, ReadOnlyError) as error:
+                    self._note_refusal(staged, error)
+                    raise
+                except UnknownOutcomeError as unknown:
+                    outcomes = self._find_out(staged, transaction_id, unknown)
+                    if outcomes is None and retries == 0:
+                        raise
+                    retries -= 1
+            made = [one for one in outcomes if isinstance(one, Committed)]
             seen["outcome"] = "committed" if made else "skipped"
-        VERSIONS.record(len(made), engine=engine)
-        return outcome
+        duration_ms = (time.monotonic() - started) * 1000
+        for committed in made:
+            VERSIONS.record(1, engine=engine)
+            _log(committed, duration_ms, self._who())
+        return outcomes
 
     def _note_refusal(self, staged: Sequence[Staged], error: Exception) -> None:
         """Note in the audit trail that a commit was refused."""
         for name in sorted({commit.table for commit in staged}):
             refused = event("commit refused", name, detail=str(error))
             note_event(self._backend, refused)
-
-    def _ratify(
-        self, staged: Sequence[Staged], lease_s: float | None
-    ) -> tuple[Committed | Skipped, ...] | Conflicted:
-        started, transaction_id = time.monotonic(), str(uuid.uuid4())
-        if self._max_unpublished is not None:
-            self._check_backlog(staged, self._max_unpublished)
-        retries, outcomes = self._concurrency.retries, None
-        while outcomes is None:
-            try:
-                outcomes = self._attempt(staged, transaction_id, lease_s)
-            except LostError as lost:
-                return lost.outcome
-            except UnknownOutcomeError as unknown:
-                outcomes = self._find_out(staged, transaction_id, unknown)
-                if outcomes is None and retries == 0:
-                    raise
-                retries -= 1
-        duration_ms = (time.monotonic() - started) * 1000
-        for outcome in outcomes:
-            if isinstance(outcome, Committed):
-                _log(outcome, duration_ms, self._who())
-        return outcomes
 
     def _check_backlog(self, staged: Sequence[Staged], most: int) -> None:
         """Refuse to commit while too many versions of a table wait to be published."""

@@ -321,7 +321,7 @@ def _checked_version(file: Path, source: sqlite3.Connection) -> int:
         ((problem,), *_) = source.execute("PRAGMA quick_check").fetchall()
         sql = SqliteBackend.statements["load_schema_version"]
         ((version,),) = source.execute(sql).fetchall()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise CatalogError(f"{file} can't be restored: {error}") from error
     if problem != "ok":
         raise CatalogError(f"{file} can't be restored: it is damaged: {problem}")

@@ -47,6 +47,7 @@ from delkalakedb.model.rules.protocol import (
 )
 from delkalakedb.model.schema.properties import parse_properties, tombstone_cutoff_ms
 from delkalakedb.storage import ObjectNotFoundError, Store
+from delkalakedb.telemetry import MAKE_CHECKPOINT, measured
 
 _log = logging.getLogger("delkalakedb.mirror")
 
@@ -197,7 +198,8 @@ def write_checkpoint(
     if table_id not in (None, head.table_id):
         raise MirrorError(f"{name}: another table has that name now")
     check_checkpointable(head.protocol)
-    with TemporaryDirectory(prefix="checkpoint-") as folder:
+    making = measured(MAKE_CHECKPOINT, engine=catalog.backend.engine, table=name)
+    with making, TemporaryDirectory(prefix="checkpoint-") as folder:
         target = _Target(store, Path(folder) / "rows.parquet")
         write = _write_v2 if _is_v2(head, asked=v2) else _write_v1
         return write(catalog, head, target, now_ms)

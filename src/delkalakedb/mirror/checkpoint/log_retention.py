@@ -35,7 +35,7 @@ from delkalakedb.model.schema.properties import (
 )
 from delkalakedb.storage import ObjectMeta, Store
 from delkalakedb.storage.log import LogFiles, list_log, read_sidecars
-from delkalakedb.telemetry import MAKE_CHECKPOINT, log_event, measured
+from delkalakedb.telemetry import log_event
 
 
 def clean_log(
@@ -164,10 +164,7 @@ def make_checkpoint(
     started_ms = now_ms()
     patience_s = PATIENCE_S + mirror.num_files / _FILES_PER_S
     try:
-        with (
-            measured(MAKE_CHECKPOINT, engine=catalog.backend.engine, table=mirror.name),
-            outbox.keeping_claim(mirror, version, settings.lease, patience_s),
-        ):
+        with outbox.keeping_claim(mirror, version, settings.lease, patience_s):
             checkpoint = write_checkpoint(
                 catalog, mirror.name, version, store, started_ms, mirror.table_id
             )
