@@ -15,6 +15,7 @@ from typing import Any
 from measure import peak_bytes
 
 _REPEATS = 3
+_WARM_UP, _IN_TURN = 20, 5
 
 
 def list_catalog(uri: str, name: str) -> dict[str, Any]:
@@ -221,6 +222,53 @@ def append(table: str, warm: str, seconds: str) -> dict[str, Any]:
             appended += 1
     elapsed_s = time.monotonic() - started
     return {"appended": appended, "seconds": elapsed_s, "failures": failures}
+
+
+def append_in_turns(table: str, location: str, kind: str) -> dict[str, Any]:
+    """Append some rows, one by one, for each line on stdin, and print the CPU time."""
+    _set_telemetry(kind)
+    from table_writes import ROW
+
+    import delkalakedb as dk
+
+    dk.connect(table.partition("?")[0]).create_table("t", ROW.schema, location=location)
+    for _ in range(_WARM_UP):
+        dk.write_deltalake(table, ROW, mode="append")
+    for _ in sys.stdin:
+        started = time.process_time()
+        for _ in range(_IN_TURN):
+            dk.write_deltalake(table, ROW, mode="append")
+        print((time.process_time() - started) / _IN_TURN, flush=True)
+    return {"version": dk.DeltaTable(table).version()}
+
+
+def _set_telemetry(kind: str) -> None:
+    """Take the measuring out, or set the SDK up, before the package loads."""
+    if kind == "nothing measured":
+        from contextlib import nullcontext
+
+        from delkalakedb import telemetry
+        from delkalakedb.telemetry import signals
+
+        def measured(_: object, **known: Any) -> Any:
+            return nullcontext(known)
+
+        signals.measured = telemetry.measured = measured
+        signals.Measure.record = lambda *_, **__: None  # type: ignore[method-assign]
+    elif kind == "in-memory SDK":
+        from opentelemetry import metrics, trace
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
+            InMemorySpanExporter,
+        )
+
+        metrics.set_meter_provider(MeterProvider([InMemoryMetricReader()]))
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+        trace.set_tracer_provider(provider)
 
 
 def change(kind: str, table: str, warm: str, seed: str, rows: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_table_that_another_has_the_name_of_is_not_written(
 ) -> None:
     create(catalog, "t", add("a"))
     append = staged_now(catalog)
-    assert forget_table(catalog, "t", 0, published=False)
+    assert forget_table(catalog, "t", 0, what="drop", published=False)
     create(catalog, "t", add("c"))
 
     with pytest.raises(TableNotFoundError):

@@ -139,5 +139,5 @@ def test_table_that_moved_on_is_not_forgotten(uri: str, catalog: dk.Catalog) -> 
     dk.write_deltalake(uri, rows(0))
     dk.write_deltalake(uri, rows(4), mode="append")
 
-    assert not forget_table(catalog, "t", 0)
+    assert not forget_table(catalog, "t", 0, what="detach")
     assert catalog.table("t").version == 1

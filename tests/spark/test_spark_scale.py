@@ -30,7 +30,7 @@ from tests.support.logs import (
 )
 
 # Other for each import: who writes, when, and the ids of commits that have none.
-_OWN = {"created_at_ms", "transaction_id"}
+_OWN = {"created_at_ms", "occurred_at_ms", "transaction_id"}
 
 
 @pytest.fixture

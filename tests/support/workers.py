@@ -140,6 +140,7 @@ class _DoomedSession(Session):
     """Carries out writes one by one, and dies at one of them."""
 
     def __init__(self, session: Session, moment: str) -> None:
+        self.engine = session.engine  # type: ignore[misc]
         self.statements = session.statements
         self.made = {}
         self._session = session

@@ -140,6 +140,8 @@ def _recorder(api: Any, measure: Measure) -> Any:
 def measured(step: Measure, **known: _Value) -> Iterator[dict[str, _Value]]:
     """Measure a `with` block: its duration, a span, and a log record for debugging.
 
+    A message to the database has no span: spans would double its cost.
+
     The block may add attributes to what this yields. The `outcome` is `ok`, or the type
     of the error that leaves the block, unless the block says another one.
 
@@ -155,7 +157,7 @@ def measured(step: Measure, **known: _Value) -> Iterator[dict[str, _Value]]:
         yield known
         return
     started = time.perf_counter()
-    with _span(name) as span:
+    with nullcontext() if step is STATEMENT else _span(name) as span:
         try:
             yield known
         except BaseException as error:
@@ -185,10 +187,16 @@ def _span(name: str) -> AbstractContextManager[Any]:
         return nullcontext()
     # What an error says is redacted below.
     quiet = {"record_exception": False, "set_status_on_exception": False}
-    span: AbstractContextManager[Any] = api.get_tracer(_NAME).start_as_current_span(
+    span: AbstractContextManager[Any] = _tracer(api).start_as_current_span(
         name, **quiet
     )
     return span
+
+
+@cache
+def _tracer(api: Any) -> Any:
+    """Return the package's tracer, which costs the SDK as much as a span to make."""
+    return api.get_tracer(_NAME)
 
 
 def _fail(span: Any, error: BaseException) -> None:

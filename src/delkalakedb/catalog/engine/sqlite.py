@@ -171,9 +171,10 @@ class SqliteBackend(FileBackend):
             with self.writing(any_version=True) as session:
 
                 def copy(table: str) -> None:
-                    rows = source.execute(f"SELECT * FROM {table}")
+                    with _reading(file):
+                        rows = source.execute(f"SELECT * FROM {table}")
                     names: dict[str, Row] = {name: () for name, *_ in rows.description}
-                    session.insert(Insert(table, names).sql("?"), rows)
+                    session.insert(Insert(table, names).sql("?"), _read(file, rows))
 
                 yield Restore(session, version, copy)
 
@@ -316,13 +317,25 @@ def _try_read_alone(connection: _Connection) -> None:
     _try_read(connection)
 
 
-def _checked_version(file: Path, source: sqlite3.Connection) -> int:
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Turn errors of reading a damaged backup into a `CatalogError`."""
     try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise CatalogError(f"{file} can't be restored: {error}") from error
+
+
+def _read(file: Path, rows: Iterable[Row]) -> Iterator[Row]:
+    with _reading(file):
+        yield from rows
+
+
+def _checked_version(file: Path, source: sqlite3.Connection) -> int:
+    with _reading(file):
         ((problem,), *_) = source.execute("PRAGMA quick_check").fetchall()
         sql = SqliteBackend.statements["load_schema_version"]
         ((version,),) = source.execute(sql).fetchall()
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise CatalogError(f"{file} can't be restored: {error}") from error
     if problem != "ok":
         raise CatalogError(f"{file} can't be restored: it is damaged: {problem}")
     return int(version)
