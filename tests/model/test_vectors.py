@@ -247,11 +247,11 @@ def test_layout_from_before_the_standard_is_refused() -> None:
         ("\x7f" * 20, 16, "isn't Z85"),
         ("#" * 20, 16, "isn't Z85"),
         (INLINE[:-2], 44, "isn't Z85"),
-        (INLINE[:20], 44, "16 bytes, which is said to have 44"),
-        ("", 44, "0 bytes, which is said to have 44"),
-        (INLINE, -1, "44 bytes, which is said to have -1"),
-        (INLINE, 40, "44 bytes, which is said to have 40"),
-        (INLINE, 45, "44 bytes, which is said to have 45"),
+        (INLINE[:20], 44, "16 bytes, but its sizeInBytes is 44"),
+        ("", 44, "0 bytes, but its sizeInBytes is 44"),
+        (INLINE, -1, "44 bytes, but its sizeInBytes is -1"),
+        (INLINE, 40, "44 bytes, but its sizeInBytes is 40"),
+        (INLINE, 45, "44 bytes, but its sizeInBytes is 45"),
     ],
 )
 def test_inline_text_that_no_vector_has_is_refused(

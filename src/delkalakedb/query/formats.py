@@ -68,7 +68,7 @@ def kind_of_file(path: str) -> str:
 
 
 def inspect_file(path: str, kind: str | None) -> DataFile:
-    """Return a file with its columns; by default its name says its format."""
+    """Return a file's format and columns; the format defaults to its extension's."""
     kind = kind or kind_of_file(path)
     try:
         if kind not in _READERS:

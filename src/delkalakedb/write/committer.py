@@ -58,7 +58,7 @@ def commit(
     if isinstance(outcome, Conflicted):
         return outcome
     made = [o for o in outcome if isinstance(o, Committed)]
-    # For callers that keep them: without actions and lease.
+    # Callers keep summaries for long, so they have neither actions nor a lease.
     summaries = tuple(replace(c, ratified=None, lease=None) for c in made)
     try:
         deliver(catalog, made, storage_options)
@@ -144,8 +144,8 @@ def perform(
         same_metadata = read.metadata == latest.metadata
         read = latest
         if operation.files is None and same_metadata:
-            # What looked at nothing is as good on the newest version, and its source
-            # may be used up.
+            # An operation that read no file is valid on every version, and its source
+            # may be consumed.
             staging = staging.on(latest)
         else:
             staging.discard()

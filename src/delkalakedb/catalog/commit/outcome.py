@@ -176,7 +176,7 @@ def find_conflict(
 
 
 def _without_marks(winner: Winner, attempt: Attempt, kept: frozenset[str]) -> Winner:
-    """Return the winner without files of which it only marked other rows as deleted.
+    """Return `winner` without the files in which it deleted only other rows.
 
     `kept` are the files whose new vectors hold the rows that winners deleted.
     """

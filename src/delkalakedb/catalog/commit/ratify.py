@@ -355,7 +355,7 @@ class Transaction:
         return found
 
     def _lock(self, staged: Sequence[Staged]) -> None:
-        """Lock the tables and load what their first commits need, in one go."""
+        """Lock the tables and load their first commits' rows, in one trip."""
         names = sorted({commit.table for commit in staged})
         locks = lock_queries(self._backend, staged)
         early = self._early_queries(staged)

@@ -78,17 +78,17 @@ class MergePlan:
     def when_not_matched_insert(
         self, updates: dict[str, str], predicate: str | None
     ) -> None:
-        """Insert rows of the source that nothing matches."""
+        """Insert source rows without a match in the table."""
         self._add("when_not_matched_insert", updates, predicate)
 
     def when_not_matched_by_source_update(
         self, updates: dict[str, str], predicate: str | None
     ) -> None:
-        """Update rows that nothing of the source matches."""
+        """Update rows that no source row matches."""
         self._add("when_not_matched_by_source_update", updates, predicate)
 
     def when_not_matched_by_source_delete(self, predicate: str | None) -> None:
-        """Delete rows that nothing of the source matches."""
+        """Delete rows that no source row matches."""
         self._add("when_not_matched_by_source_delete", predicate)
 
     def matching(

@@ -158,7 +158,7 @@ def _has_null(name: str, files: FileStats) -> tuple[pa.Array, pa.Array]:
 
 
 def _only(kind: type, values: list[Any]) -> tuple[list[Any], pa.Array]:
-    """Return the values, with a default for another type, and which have the type."""
+    """Return the values of a type, a default in place of others, and a mask."""
     if set(map(type, values)) == {kind}:
         return values, pa.repeat(True, len(values))
     which = [type(value) is kind for value in values]

@@ -78,7 +78,7 @@ def parse_stats(text: str | None) -> Stats | None:
 
 
 def measured_columns(metadata: Metadata) -> list[Column]:
-    """Return the columns of which a table's properties want statistics."""
+    """Return the columns for which a table's properties ask for statistics."""
     schema = parse_schema(metadata.schema_string)
     properties = parse_properties(metadata)
     partitions = metadata.partition_columns

@@ -240,7 +240,7 @@ class MergedRow:
         }
 
     def _now(self, name: str) -> Column:
-        """Return a column as the table has it, in the type of the new schema."""
+        """Return a column of the table, cast to its type in the new schema."""
         there = find_field(spark_schema(self._target.metadata), name)
         if there is None:
             return self._nothing(name)

@@ -78,7 +78,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Target:
-    """A version of a table that an operation reads and replaces files of."""
+    """The version that an operation reads, and whose files it replaces."""
 
     spark: SparkSession
     snapshot: Snapshot

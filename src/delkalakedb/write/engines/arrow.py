@@ -1,8 +1,8 @@
 """Appends of a few rows that have the table's own types, written here.
 
-delta-rs takes five milliseconds for one row, and all that such rows need is Parquet
-and statistics. Whatever asks for more is left to it: casts, constraints, generated or
-mapped columns, nested types, and every option of a write.
+delta-rs takes five milliseconds for one row, although such rows need only Parquet and
+statistics. Appends with casts, constraints, generated or mapped columns, nested types
+or write options are left to delta-rs.
 """
 
 import time

@@ -80,7 +80,7 @@ class Search:
         where: a predicate that holds for all of them.
         keys: values by column; each of the rows has one of the values.
         deletes: SQL, if the operation deletes exactly the rows that match it.
-        inserts: whether the operation inserts rows unless it finds others.
+        inserts: whether the operation inserts a row for a source row without a match.
     """
 
     where: Predicate

@@ -141,8 +141,8 @@ def _kept_from_it(protocol: Protocol) -> Set[str]:
 class Guest(NamedTuple):
     """A file of the table in a workspace.
 
-    `seen` is its add as delta-rs finds it, `files` are its own path and its vector's:
-    in the workspace, and in the table.
+    `seen` is the add that delta-rs reads. `files` are pairs of paths, in the workspace
+    and in the table: of the data file, and of its deletion vector.
     """
 
     add: Add
