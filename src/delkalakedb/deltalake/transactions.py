@@ -122,7 +122,7 @@ class Transaction:
         elif self.tables.has(name):
             deltalake.write_deltalake(self.table(name), data, mode=mode, **options)
         else:
-            self._create(name, data, location, {**options, "mode": mode})
+            self._create(name, data, location, mode=mode, **options)
 
     def create_table(
         self,
@@ -168,9 +168,15 @@ class Transaction:
         return self.table(name).alter
 
     def _create(
-        self, name: str, data: Any, location: str | None, options: dict[str, Any]
+        self,
+        name: str,
+        data: Any,
+        location: str | None,
+        *,
+        configuration: Mapping[str, str | None] | None = None,
+        **options: Any,
     ) -> None:
-        given, ours = split_properties(options.pop("configuration", None))
+        given, ours = split_properties(configuration)
         check_custom_metadata(options.get("commit_properties"))
         private = {**options, "post_commithook_properties": IN_PRIVATE}
 

@@ -259,7 +259,9 @@ def _newest_first(path: str) -> tuple[int, bool]:
 def _delete(store: Store, path: str, copy: str) -> None:
     # Read again, because another process may have discarded it and published ours.
     if f".{sha256_of(store.get(path))[:_SHA_DIGITS]}." not in copy:
-        raise MirrorError(f"{store.url}: {path} changed during discard; the file is kept")
+        raise MirrorError(
+            f"{store.url}: {path} changed during discard; the file is kept"
+        )
     store.delete(path)
 
 

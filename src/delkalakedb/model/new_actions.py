@@ -28,12 +28,14 @@ from delkalakedb.model.actions import (
 )
 from delkalakedb.model.paths import Values, log_path
 from delkalakedb.model.rules.conflicts import ROW_TRACKING_DOMAIN
-from delkalakedb.model.rules.features import ROW_TRACKING
-from delkalakedb.model.rules.protocol import supported_features
+from delkalakedb.model.rules.features import IN_COMMIT_TIMESTAMP, ROW_TRACKING
+from delkalakedb.model.rules.protocol import (
+    IN_COMMIT_TIMESTAMPS,
+    supported_features,
+)
 
-_STAMP = "inCommitTimestamp"
 # The catalog writes these to every commit, whichever engine staged its actions.
-_OF_THE_CATALOG = (_STAMP, "isBlindAppend", "participants", "txnId")
+_OF_THE_CATALOG = (IN_COMMIT_TIMESTAMP, "isBlindAppend", "participants", "txnId")
 # Where delta-rs writes commitInfo, delta-rs refuses or merges these.
 _OF_THE_OPERATION = (
     "engineInfo",
@@ -179,7 +181,7 @@ def final_commit_info(
     if participants:
         forced["participants"] = participants
     if stamped:
-        forced[_STAMP] = timestamp_ms
+        forced[IN_COMMIT_TIMESTAMP] = timestamp_ms
     defaults: dict[str, object] = {
         "timestamp": timestamp_ms,
         "operation": "WRITE",
@@ -192,7 +194,9 @@ def final_commit_info(
 
 def in_commit_timestamp_of(info: object) -> int | None:
     """Return the in-commit timestamp in milliseconds; None if `info` has none."""
-    stamp = info.fields.get(_STAMP) if isinstance(info, CommitInfo) else None
+    stamp = (
+        info.fields.get(IN_COMMIT_TIMESTAMP) if isinstance(info, CommitInfo) else None
+    )
     return stamp if isinstance(stamp, int) else None
 
 
@@ -245,7 +249,6 @@ def _error(problem: str) -> CommitPropertiesError:
 NO_ROW_IDS = -1
 """The high water mark of a table that never gave a row id."""
 
-_ENABLED = "delta.enableInCommitTimestamps"
 _SINCE_VERSION = "delta.inCommitTimestampEnablementVersion"
 _SINCE_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
@@ -357,9 +360,9 @@ def with_timestamp_enablement(
         version: the commit's version.
         timestamp_ms: the commit's in-commit timestamp.
     """
-    if not _is_on(metadata, _ENABLED) or previous is None:
+    if not _is_on(metadata, IN_COMMIT_TIMESTAMPS) or previous is None:
         return metadata
-    if not _is_on(previous, _ENABLED):
+    if not _is_on(previous, IN_COMMIT_TIMESTAMPS):
         since = {_SINCE_VERSION: str(version), _SINCE_TIMESTAMP: str(timestamp_ms)}
         return _configured(metadata, since)
     # A replaced table keeps its history, and so the version from which it is dated.

@@ -41,7 +41,8 @@ ODD_PATH = r"%|^/|(?:^|/)\.{0,2}(?:/|$)|:/|:$|\x00"
 _MAX_NAME_BYTES = 255
 _ABSOLUTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(?=/|$)")
 _ALIASES = {"s3a": "s3", "s3n": "s3"}
-_NO_NAMES = frozenset({"", ".", ".."})
+NO_NAMES = frozenset({"", ".", ".."})
+"""Parts of a path that name no file or folder."""
 _CLONE = (
     "to import a shallow clone, which has files of another table, pass "
     "outside_files=True (--outside-files)"
@@ -285,7 +286,7 @@ def _normalized(above: tuple[str, ...], path: str) -> tuple[str, ...]:
     for part in path.split("/"):
         if part == "..":
             del parts[-1:]
-        elif part not in _NO_NAMES:
+        elif part not in NO_NAMES:
             parts.append(part)
     return tuple(parts)
 
@@ -305,7 +306,7 @@ def _folder(name: str, value: str | None) -> str:
     text = NULL_FOLDER if value is None else quote(value, safe="")
     # delta-rs encodes values but not names; a name that leads out is encoded, too.
     *above, _ = name.split("/")
-    plain = _NO_NAMES.isdisjoint(above) and "\0" not in name
+    plain = NO_NAMES.isdisjoint(above) and "\0" not in name
     folder = f"{name if plain else quote(name, safe='')}={text}"
     if all(len(part.encode()) <= _MAX_NAME_BYTES for part in folder.split("/")):
         return folder

@@ -95,7 +95,8 @@ def inline_vector(vector: DeletionVector) -> bytes:
     # The last word is padded.
     if not 0 <= len(data) - size < _WORD_BYTES:
         raise CodecError(
-            f"inline deletion vector has {len(data)} bytes, but its sizeInBytes is {size}"
+            f"inline deletion vector has {len(data)} bytes, "
+            f"but its sizeInBytes is {size}"
         )
     return data[:size]
 

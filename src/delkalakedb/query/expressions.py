@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from delkalakedb.model.predicate.predicate import (
+    FLIPPED,
     And,
     Anything,
     IsNotNull,
@@ -40,7 +41,6 @@ _OPS = {
     "gt": Op.GT,
     "gte": Op.GE,
 }
-_FLIPPED = {Op.LT: Op.GT, Op.GT: Op.LT, Op.LE: Op.GE, Op.GE: Op.LE}
 _JOINED: dict[str, type[And] | type[Or]] = {"and": And, "or": Or}
 _NULLNESS: dict[str, type[IsNull] | type[IsNotNull]] = {
     "is_null": IsNull,
@@ -199,7 +199,7 @@ class _Reading:
 
 def _compared(op: Op, left: _Part, right: _Part) -> Predicate:
     if isinstance(left, _Literal):
-        left, right, op = right, left, _FLIPPED.get(op, op)
+        left, right, op = right, left, FLIPPED.get(op, op)
     if not isinstance(left, Column) or not isinstance(right, _Literal):
         return Anything()
     return compare(left, op, right.value)

@@ -358,17 +358,16 @@ def _check_syntax(text: str) -> None:
         raise UriError("'%' must be followed by two hex digits; in a name, write %25")
 
 
-def _build(engine: str, names: dict[str, str], options: dict[str, str]) -> Uri:
-    table = options.pop("table", names.pop("table", None))
-    port = names.pop("port", "")
+def _build(engine: str, names: Mapping[str, str], options: Mapping[str, str]) -> Uri:
+    port = names.get("port", "")
     if not re.fullmatch(r"[0-9]{0,5}", port):
         raise UriError(_BAD_PORT)
     return Uri(
         engine=engine,
-        table=table,
+        table=options.get("table", names.get("table")),
         port=int(port) if port else None,
-        options=tuple(options.items()),
-        **names,
+        options=tuple(pair for pair in options.items() if pair[0] != "table"),
+        **{part: name for part, name in names.items() if part not in ("table", "port")},
     )
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from obstore.exceptions import BaseError, NotFoundError
 
 from delkalakedb.errors import StorageError
+from delkalakedb.model.paths import NO_NAMES
 
 # The server's error code, such as NoSuchKey.
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -35,7 +36,6 @@ _ADVICE = (
     "the store refuses access; check that the credentials in storage_options, or in "
     "the environment, are right and allow this"
 )
-_NO_NAMES = frozenset({"", ".", ".."})
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
@@ -192,7 +192,7 @@ class Store(ABC):
             raise StorageError(f"{where}: {first_line(error, self.url)}") from error
 
     def _check(self, path: str) -> None:
-        if path and not _NO_NAMES.isdisjoint(path.split("/")):
+        if path and not NO_NAMES.isdisjoint(path.split("/")):
             raise StorageError(f"{self.url}: {path}: not a path below the location")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from delkalakedb.model.predicate.predicate import (
+    FLIPPED,
     And,
     Anything,
     IsNotNull,
@@ -23,6 +24,7 @@ from delkalakedb.model.predicate.predicate import (
     compare,
     is_in,
 )
+from delkalakedb.model.schema.partition import INTEGER_BITS
 from delkalakedb.model.schema.schema import Column, Schema
 
 _OPS = {
@@ -32,9 +34,6 @@ _OPS = {
     "GreaterThan": Op.GT,
     "GreaterThanOrEqual": Op.GE,
 }
-_FLIPPED = {Op.LT: Op.GT, Op.GT: Op.LT, Op.LE: Op.GE, Op.GE: Op.LE}
-# bits by type; a conversion to more bits keeps the value
-_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _COLLATED = "__COLLATIONS"
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -127,7 +126,7 @@ class Analysed:
 
     def _compare(self, op: Op, left: _Node, right: _Node) -> Predicate:
         if self._column(left) is None:
-            left, right, op = right, left, _FLIPPED.get(op, op)
+            left, right, op = right, left, FLIPPED.get(op, op)
         column, value = self._column(left), _value(right, left)
         if column is None or value is None:
             return Anything()
@@ -164,7 +163,8 @@ def _widened(node: _Node) -> _Node:
     """Return what `node` converts, if the conversion keeps each whole number."""
     while node.kind == "Cast":
         (child,) = node.children
-        if not 0 < _BITS.get(child.type, 0) <= _BITS.get(node.type, 0):
+        # A conversion to more bits keeps the value.
+        if not 0 < INTEGER_BITS.get(child.type, 0) <= INTEGER_BITS.get(node.type, 0):
             break
         node = child
     return node
@@ -181,8 +181,8 @@ def _value(node: _Node, column: _Node) -> int | str | bool | date | None:
     text = literal.fields.get("value")
     if literal.kind != "Literal" or not isinstance(text, str):
         return None
-    if column.type in _BITS:
-        return int(text) if literal.type in _BITS else None
+    if column.type in INTEGER_BITS:
+        return int(text) if literal.type in INTEGER_BITS else None
     if literal.type != wanted:
         return None
     if column.type == "boolean":

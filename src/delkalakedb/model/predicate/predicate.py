@@ -33,6 +33,10 @@ class Op(StrEnum):
     GE = ">="
 
 
+FLIPPED = {Op.LT: Op.GT, Op.GT: Op.LT, Op.LE: Op.GE, Op.GE: Op.LE}
+"""The operators that change when the sides of a comparison are exchanged."""
+
+
 @dataclass(frozen=True, slots=True)
 class And:
     """A conjunction: all parts hold."""

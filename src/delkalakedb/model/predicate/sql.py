@@ -17,6 +17,7 @@ from sqlglot.errors import SqlglotError
 
 from delkalakedb.errors import PredicateError
 from delkalakedb.model.predicate.predicate import (
+    FLIPPED,
     And,
     Anything,
     IsNotNull,
@@ -36,7 +37,6 @@ from delkalakedb.model.schema.schema import Column, Schema
 from delkalakedb.model.stats.values import Kind, coerce, kind_of
 from delkalakedb.model.times import parse_moment
 
-_FLIPPED = {Op.LT: Op.GT, Op.GT: Op.LT, Op.LE: Op.GE, Op.GE: Op.LE}
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _MOMENTS = {"TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ", "DATETIME"}
 _TYPES = {
@@ -161,7 +161,7 @@ class _Translation:
         if (column := self._column(left)) is not None:
             return compare(column, op, _literal(right))
         if (column := self._column(right)) is not None:
-            return compare(column, _FLIPPED.get(op, op), _literal(left))
+            return compare(column, FLIPPED.get(op, op), _literal(left))
         return Anything()
 
     def _same(self, node: Any) -> Predicate:

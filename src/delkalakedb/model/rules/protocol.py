@@ -614,7 +614,8 @@ def _check_vectors(
 FENCE_PROPERTY = "delta.feature.catalogManaged"
 """The property that asks for the fence, as Delta does for features; it isn't stored."""
 
-_TIMESTAMPS = "delta.enableInCommitTimestamps"
+IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
+"""The property that asks for in-commit timestamps."""
 _ENABLEMENT = "delta.inCommitTimestampEnablement"
 
 
@@ -633,7 +634,10 @@ def asks_for_fence(metadata: Metadata) -> bool:
 
 def fenced(protocol: Protocol, metadata: Metadata) -> tuple[Protocol, Metadata]:
     """Return a table's protocol and metadata with the fence."""
-    configuration = {**(known(metadata.configuration) or {}), _TIMESTAMPS: "true"}
+    configuration = {
+        **(known(metadata.configuration) or {}),
+        IN_COMMIT_TIMESTAMPS: "true",
+    }
     configuration.pop(FENCE_PROPERTY, None)
     return (
         supporting(protocol, FENCE_FEATURES),
@@ -646,7 +650,7 @@ def unfenced(protocol: Protocol, metadata: Metadata) -> tuple[Protocol, Metadata
     configuration = {
         name: value
         for name, value in (known(metadata.configuration) or {}).items()
-        if name != _TIMESTAMPS and not name.startswith(_ENABLEMENT)
+        if name != IN_COMMIT_TIMESTAMPS and not name.startswith(_ENABLEMENT)
     }
     return (
         msgspec.structs.replace(

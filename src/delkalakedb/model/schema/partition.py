@@ -18,7 +18,7 @@ from delkalakedb.model.times import to_micros
 
 PartitionValue = int | float | Decimal | str | bool | date | datetime | bytes
 
-_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
@@ -54,16 +54,16 @@ def format_partition_value(value: PartitionValue | None, type: str) -> str | Non
 def _parser(kind: str) -> Callable[[str], PartitionValue]:
     if kind.startswith("decimal("):
         return lambda text: Decimal(_matched(_NUMBER, text)[0])
-    if kind in _BITS:
-        return lambda text: _fits(int(_matched(_INTEGER, text)[0]), _BITS[kind])
+    if kind in INTEGER_BITS:
+        return lambda text: _fits(int(_matched(_INTEGER, text)[0]), INTEGER_BITS[kind])
     return _PARSERS.get(kind, _unsupported)
 
 
 def _formatter(kind: str) -> Callable[[Any], str]:
     if match := _DECIMAL.fullmatch(kind):
         return lambda value: _format_decimal(value, int(match[1]), int(match[2]))
-    if kind in _BITS:
-        return lambda value: str(_fits(_is(value, int), _BITS[kind]))
+    if kind in INTEGER_BITS:
+        return lambda value: str(_fits(_is(value, int), INTEGER_BITS[kind]))
     return _FORMATTERS.get(kind, _unsupported)
 
 

@@ -196,7 +196,7 @@ class DeltaTableBuilder(Generic[T]):
         options = self._storage_options
 
         def exists(made: Staging[None] | None = None) -> bool:
-            """Return whether the table exists, after replacing it if the mode says so."""
+            """Return whether the table exists, and replace it if the mode says so."""
             try:
                 snapshot = catalog.snapshot(name)
             except TableNotFoundError:
