@@ -425,6 +425,32 @@ def test_ratify_is_a_word_of_the_catalogs_commits() -> None:
     assert found == set()
 
 
+# What commits besides the write path itself. This list may only shrink.
+COMMITTERS = {
+    # Its own wrapper.
+    "catalog/catalog.py: self.try_commit",
+    # A layer below the write path.
+    "mirror/fences.py: catalog.commit",
+    # Restores and vacuums, which are never staged again.
+    "deltalake/raw/upkeep.py: commit",
+}
+
+
+def test_commits_go_through_the_write_path() -> None:
+    found = {
+        f"{path.relative_to(SOURCE).as_posix()}: {ast.unparse(node.func)}"
+        for path in SOURCE.rglob("*.py")
+        if path != SOURCE / "write" / "committer.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and re.fullmatch(
+            r"commit|(\w+\.)*(try_commit|catalog\.commit)", ast.unparse(node.func)
+        )
+    }
+
+    assert found == COMMITTERS
+
+
 def test_engines_differ_by_capabilities() -> None:
     found = {
         f"{path.relative_to(SOURCE).as_posix()}:{node.lineno}"

@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from delkalakedb.catalog import Catalog
-from delkalakedb.catalog.commit import Conflicted
 from delkalakedb.catalog.engine import CLIENT
 from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import known
-from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.new_actions import new_commit_info
 from delkalakedb.model.schema.properties import check_changeable, parse_properties
-from delkalakedb.write import commit
+from delkalakedb.write import Operation, Target, perform
+from delkalakedb.write.engines import InPlace, Work
 
 _Options = Mapping[str, str] | None
 
@@ -55,21 +54,23 @@ def unset_properties(
         storage_options: of the table's object store.
     """
     check_changeable(keys)
-    snapshot = catalog.snapshot(name)
-    before = known(snapshot.metadata.configuration) or {}
-    if (missing := sorted(set(keys) - before.keys())) and not if_exists:
-        raise DeltaError(f"{name}: {', '.join(missing)} isn't set")
-    if before.keys().isdisjoint(keys):
-        return snapshot.version
-    left = {key: value for key, value in before.items() if key not in keys}
-    metadata = msgspec.structs.replace(snapshot.metadata, configuration=left)
-    reads = Reads(version=snapshot.version, identity=snapshot.identity)
     # As Delta Spark writes it.
     listed = msgspec.json.encode(list(keys)).decode()
     parameters = {"properties": listed, "ifExists": if_exists}
-    info = new_commit_info("UNSET TBLPROPERTIES", parameters, engine_info=CLIENT)
-    staged = Staged(name, (info, metadata), reads)
-    done = commit(catalog, staged, storage_options=storage_options)
-    if isinstance(done, Conflicted):
-        raise done.error()
-    return done[-1].version
+
+    def unset(target: Target) -> Work[None]:
+        metadata = target.base.metadata
+        before = known(metadata.configuration) or {}
+        if (missing := sorted(set(keys) - before.keys())) and not if_exists:
+            raise DeltaError(f"{name}: {', '.join(missing)} isn't set")
+        if before.keys().isdisjoint(keys):
+            return Work(None)
+        left = {key: value for key, value in before.items() if key not in keys}
+        changed = msgspec.structs.replace(metadata, configuration=left)
+        info = new_commit_info("UNSET TBLPROPERTIES", parameters, engine_info=CLIENT)
+        return Work(None, [[info, changed]])
+
+    snapshot = catalog.snapshot(name)
+    operation = Operation("unset properties", InPlace(unset))
+    _, version = perform(catalog, snapshot, operation, storage_options=storage_options)
+    return snapshot.version if version is None else version
