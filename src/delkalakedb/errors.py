@@ -21,7 +21,7 @@
     │   ├── CatalogUnavailableError (the database can't be reached or is closing)
     │   │   └── UnknownOutcomeError (lost during COMMIT; the outcome is unknown)
     │   ├── CatalogBusyError        (locked by another process for too long)
-    │   ├── CatalogPermissionError  (the role lacks a right, or the server is a replica)
+    │   ├── CatalogPermissionError  (a right is missing, or the server is a replica)
     │   └── CatalogSchemaError      (absent, or of another schema version)
     │       └── CatalogNotFoundError (absent; also TableNotFoundError)
     ├── StorageError

@@ -1,6 +1,7 @@
 """The catalog's schema: the same by every way to it, and refused where it is newer."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -250,3 +251,21 @@ def test_open_client_of_an_older_version_writes_nothing(
     known({**load_migrations(engine), 99: NEXT})
     with dk.connect(new_catalog_uri) as newer:
         assert isinstance(newer.try_commit(staged), tuple)
+
+
+def test_commit_that_waits_for_an_upgrade_is_refused(new_catalog_uri: str) -> None:
+    with dk.connect(new_catalog_uri) as catalog, ThreadPoolExecutor(1) as pool:
+        create(catalog, "t")
+        staged = Staged("t", (add("late"),), Reads(version=0))
+        with catalog.backend.writing(any_version=True) as session:
+            catalog.backend.prepare(session)
+            session.script(["ALTER TABLE dl_mirrors ADD COLUMN later INTEGER"])
+            row = {"version": [99], "applied_at_ms": [0], "client": ["newer"]}
+            session.apply([Insert("dl_schema_versions", row)])
+            session.query("load_schema_version", {})
+            commit = pool.submit(catalog.try_commit, staged)
+            wait([commit], timeout=0.5)
+
+        with pytest.raises(CatalogSchemaError, match="99"):
+            commit.result()
+        assert [t.version for t in catalog.tables()] == [0]

@@ -166,7 +166,7 @@ def test_missing_file_is_not_created_where_the_schema_must_be_there(
 
 
 @pytest.mark.parametrize("closed", ["file", "folder"])
-def test_what_may_not_be_written_is_read_and_unavailable_to_writers(
+def test_what_may_not_be_written_is_read_and_refused_to_writers(
     public: Path, closed: str
 ) -> None:
     uri = f"deltasql://sqlite/{public}/meta.db"
@@ -177,19 +177,22 @@ def test_what_may_not_be_written_is_read_and_unavailable_to_writers(
     else:
         public.chmod(0o555)
 
-    seen, kind, text = told_without_rights(uri)
-    assert seen == (["t"] if closed == "file" else [])
-    assert kind == "CatalogUnavailableError", text
+    seen, kind, text, failed = told_without_rights(uri)
+    lacking = {
+        "file": (["t"], "CatalogPermissionError", []),
+        "folder": ([], "CatalogUnavailableError", ["connection"]),
+    }
+    assert (seen, kind, failed) == lacking[closed], text
     assert "meta.db" in text
 
 
-def told_without_rights(uri: str) -> tuple[list[str], str, str]:
-    """What a user who may write nowhere finds, and the error of a write."""
+def told_without_rights(uri: str) -> tuple[list[str], str, str, list[str]]:
+    """What `write_without_rights` sends."""
     told, ours = CHILDREN.Pipe(duplex=False)
     child = CHILDREN.Process(target=write_without_rights, args=(uri, ours))
     child.start()
     with told, ours:
-        answer: tuple[list[str], str, str] = told.recv()
+        answer: tuple[list[str], str, str, list[str]] = told.recv()
     child.join()
     return answer
 
@@ -216,10 +219,10 @@ def test_files_in_a_folder_that_may_not_be_written_are_read_whole(
         file.chmod(0o444)
     public.chmod(0o555)
 
-    seen, kind, text = told_without_rights(uri)
+    seen, kind, text, failed = told_without_rights(uri)
 
-    assert seen == ["t"]
-    assert (kind, "meta.db" in text) == ("CatalogUnavailableError", True), text
+    assert (seen, failed) == (["t"], [])
+    assert (kind, "meta.db" in text) == ("CatalogPermissionError", True), text
     assert {file.name: file.read_bytes() for file in public.iterdir()} == before
 
 

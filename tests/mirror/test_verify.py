@@ -27,7 +27,7 @@ from delkalakedb.model.paths import checksum_path, commit_path
 from delkalakedb.storage import ObjectMeta, Store, open_store
 from delkalakedb.storage.log.lookahead import read_ahead
 from delkalakedb.storage.log.segment import LogFiles
-from tests.support.actions import add, commit, creation
+from tests.support.actions import add, commit, create, creation, metadata
 from tests.support.faults import Answer, FaultStore
 from tests.support.mirrors import CHECKPOINT, CHECKPOINT_PATH, LAST, copied, file, fill
 
@@ -214,6 +214,36 @@ def test_deep_check_reads_each_entry_once_and_many_at_a_time(
     assert report == Report("t", versions - 1, versions - 1, versions)
     for path in (commit_path, checksum_path):
         assert {store.asked[path(version)] for version in range(versions)} == {1}
+    assert 8 < store.at_once <= 32
+
+
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+def test_deep_check_reads_each_checkpoint_once_and_many_at_a_time(
+    catalog: dk.Catalog, policy: str
+) -> None:
+    each = {"delta.checkpointInterval": "1", "delta.checkpointPolicy": policy}
+    features = ["v2Checkpoint"] if policy == "v2" else []
+    store = SlowStore(open_store(f"memory:///{uuid.uuid4().hex}"))
+    create(
+        catalog,
+        meta=metadata(configuration=each),
+        features=features,
+        location=store.store.url,
+    )
+    versions = 20
+    for number in range(1, versions):
+        commit(catalog, file(number))
+        store.store.put(f"part {number}", bytes(100 + number))
+        publish(catalog, "t")
+
+    report = verify_table(catalog, "t", store, deep=True)
+
+    assert report.ok, str(report)
+    asked = {p: n for p, n in store.asked.items() if "checkpoint." in p}
+    newest = max(asked)
+    del asked[newest]
+    assert len(asked) >= versions - 3
+    assert set(asked.values()) == {1}
     assert 8 < store.at_once <= 32
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import DeltaError, ProtocolError, TableExistsError
+from tests.support.hostile_tables import HostileTable
 from tests.support.lakes import Lake
 
 if TYPE_CHECKING:
@@ -87,6 +88,24 @@ def test_clones_share_files_or_copy_them(
     assert (ids(again), ids(table)) == ([4, 5], [4, 5])
     for name in ("shallow", "deep copy", "named"):
         assert dk.verify(clone_uri(tmp_path, name), deep=True).ok
+
+
+def test_clone_takes_no_file_from_outside_the_location(
+    session: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A catalog as it came to be before paths were checked at the door.
+    monkeypatch.setattr("delkalakedb.migrate.loader.check_inside", lambda *a, **k: None)
+    source = HostileTable(tmp_path / "source")
+    source.begin()
+    victim = source.data(1, name="victim.parquet").rename(tmp_path / "victim.parquet")
+    source.commit(source.add("../victim.parquet", victim))
+    dk.import_table(str(source.folder), clone_uri(tmp_path, "t"))
+    table = dks.DeltaTable.forName(session, "t")
+
+    for name, shallow in (("shallow", True), ("deep", False)):
+        with pytest.raises(DeltaError, match="nothing is read"):
+            table.clone(str(tmp_path / name), shallow)
+        assert not dk.DeltaTable.is_deltatable(clone_uri(tmp_path, name))
 
 
 def test_clone_keeps_deletion_vectors_and_checks_its_arguments(

@@ -59,7 +59,10 @@ OUTSIDE = {f"relative: {n}": s for n, s in LEAVING.items()} | {
     f"absolute: {n}": s for n, s in ABSOLUTE.items()
 }
 # Names at which no file can be, or none that vacuum may delete.
-IMPOSSIBLE = ("s", "x" * 300, "kept.parquet/x", ".", "s/..", "a/" * 3000, "_delta_log")
+IMPOSSIBLE = (
+    *("s", "x" * 300, "kept.parquet/x", ".", "s/..", "a/" * 3000, "_delta_log"),
+    *("%FF.parquet", "a%0Ab", "%7F", "%00", "é" * 600),
+)
 FEATURE = "deletionVectors"
 _OLD_S = 3600
 # A bitmap of row 0 alone, as the protocol lays it out.

@@ -12,12 +12,15 @@ import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog.commit.outcome import Committed, Conflicted, Skipped
 from delkalakedb.catalog.engine.backend import Params, Row, Session, Write
+from delkalakedb.doctor import examine
 from delkalakedb.errors import CatalogNotFoundError, TableNotFoundError
 from delkalakedb.model.log import Reads, Staged
+from delkalakedb.settings import load_settings, parse_uri
 from tests.support.actions import add, commit, create, remove, txn
 
 PAIR = ("left", "right")
 _NOBODY = 65534
+_SETTINGS = load_settings(sql={"schema": "error"})
 
 
 def count_tables(uri: str, _: int) -> int:
@@ -28,7 +31,11 @@ def count_tables(uri: str, _: int) -> int:
 
 
 def write_without_rights(uri: str, told: Connection) -> None:
-    """Read and write as a user who may write nowhere; tell what is seen, and told."""
+    """Read and write as a user who may write nowhere.
+
+    Send the tables that are seen, the kind and text of a write's error, and the checks
+    of the doctor that fail.
+    """
     with (
         tempfile.TemporaryDirectory() as folder,
         # Whatever must be imported is, while it still may be read.
@@ -39,15 +46,16 @@ def write_without_rights(uri: str, told: Connection) -> None:
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)
     seen: list[str] = []
+    failed = [c.check for c in examine(parse_uri(uri), _SETTINGS) if c.state == "fail"]
     try:
         with dk.connect(uri) as catalog:
             with suppress(CatalogNotFoundError):
                 seen = [table.name for table in catalog.tables()]
             create(catalog, "new")
     except Exception as error:
-        told.send((seen, type(error).__name__, str(error)))
+        told.send((seen, type(error).__name__, str(error), failed))
     else:
-        told.send((seen, "no error", ""))
+        told.send((seen, "no error", "", failed))
 
 
 def append(uri: str, count: int, i: int) -> dict[int, str]:

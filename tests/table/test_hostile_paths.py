@@ -581,3 +581,24 @@ def test_each_spelling_on_s3_is_read_rewritten_and_never_vacuumed(
     found = ours.to_pyarrow_table(columns=["x"])["x"].to_pylist()
     assert sorted(found) == [0, 1, 2, 4]
     assert ours.vacuum(**ALL) == [paths[3].name]
+
+
+@sqlite
+def test_tombstones_that_no_object_can_have_do_not_keep_others_on_s3(
+    catalog_uri: str, s3: Place, tmp_path: Path
+) -> None:
+    local = HostileTable(tmp_path / "made")
+    store, options = open_store(s3.location, s3.storage_options), s3.storage_options
+    local.begin()
+    local.commit(local.add("kept.parquet", local.data(1, name="kept.parquet")))
+    local.data(2, name="gone.parquet")
+    local.commit(*map(tombstone, [*IMPOSSIBLE, "gone.parquet"]))
+    for path in local.folder.rglob("*.*"):
+        store.put_file(path.relative_to(local.folder).as_posix(), path)
+    uri = uri_of(catalog_uri)
+    dk.import_table(s3.location, uri, storage_options=options)
+
+    ours = dk.DeltaTable(uri, storage_options=options)
+    assert "gone.parquet" in ours.vacuum(dry_run=False, **ANY_AGE)
+    assert not store.exists("gone.parquet")
+    assert store.exists("kept.parquet")

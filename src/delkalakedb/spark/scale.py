@@ -20,7 +20,7 @@ from delkalakedb.mirror.verify import Report, verify_table
 from delkalakedb.model.actions import decode_commit, encode_commit
 from delkalakedb.model.log import FileKey
 from delkalakedb.spark.session import check_spark
-from delkalakedb.storage import ObjectMeta, Store, open_store
+from delkalakedb.storage import ObjectMeta, Readable, Store, open_store
 from delkalakedb.storage.log import (
     ADDS,
     Part,
@@ -147,7 +147,11 @@ class _Executors(Reading):
             yield from self._run(read, len(some), _BODIES)["body"].to_pylist()
 
     def files(
-        self, store: Store, paths: Sequence[str], kinds: Set[str], without: Set[FileKey]
+        self,
+        store: Readable,
+        paths: Sequence[str],
+        kinds: Set[str],
+        without: Set[FileKey],
     ) -> Iterator[Part]:
         """Yield the file actions of a checkpoint, each of whose files is one task."""
         if len(paths) == 1 and (sidecars := list(read_sidecars(store, paths[0]))):

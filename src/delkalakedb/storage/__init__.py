@@ -15,8 +15,8 @@ else:
         __name__,
         {
             "base": (
-                "ObjectMeta ObjectNotFoundError Store is_of_store lacks_place "
-                "plain_words"
+                "ObjectMeta ObjectNotFoundError Readable Store is_of_store "
+                "lacks_place plain_words"
             ),
             "local": "sync_path",
             "location": (

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -50,6 +51,19 @@ class ObjectMeta:
     size_bytes: int
     last_modified_ms: int
     is_link: bool = False
+
+
+class Readable(Protocol):
+    """What reads whole objects of a location: a store, or what keeps its objects."""
+
+    # the location, without credentials
+    url: str
+
+    def get(self, path: str) -> bytes:
+        """Return the object's bytes."""
+
+    def open(self, path: str) -> pa.NativeFile:
+        """Open the object for reading."""
 
 
 class Store(ABC):

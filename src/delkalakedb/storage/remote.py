@@ -7,10 +7,12 @@ put, `put_new` looks for the object before it puts, and only two writers in the 
 instant can still overwrite each other.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import (
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 # The key of a bucket on an S3 server that may ignore `If-None-Match`.
 Server = tuple[str, ...]
 
+# No object's key has control characters, or characters that UTF-8 can't express.
+_NO_KEY = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+# bytes of a key; characters on Azure
+_LONGEST_KEY = 1024
 _NOT_IMPLEMENTED = "<Code>NotImplemented</Code>"
 # Whether the server of a bucket honours `If-None-Match`, once that is known.
 _honours: dict[Server, bool] = {}
@@ -94,6 +100,8 @@ class RemoteStore(Store):
 
     def head(self, path: str) -> ObjectMeta | None:
         """Return the object's size and time."""
+        if not self._is_key(path):
+            return None
         with suppress(ObjectNotFoundError), self._errors(path):
             return _meta(obstore.head(self._store, path))
         return None
@@ -114,12 +122,14 @@ class RemoteStore(Store):
 
     def delete(self, path: str) -> None:
         """Delete the object."""
-        with suppress(ObjectNotFoundError), self._errors(path):
-            obstore.delete(self._store, path)
+        if self._is_key(path):
+            with suppress(ObjectNotFoundError), self._errors(path):
+                obstore.delete(self._store, path)
 
     def delete_many(self, paths: Iterable[str]) -> None:
         """Delete the objects, a thousand in each request if the server can."""
-        listed = [*paths]
+        # One path that no object can have would keep the server from deleting any.
+        listed = [*filter(self._is_key, paths)]
         for path in listed:
             self._check(path)
         try:
@@ -136,6 +146,17 @@ class RemoteStore(Store):
     def refuses_to_overwrite(self) -> bool:
         """Whether the server honours `If-None-Match`, as far as is known."""
         return self._doubted is None or _honours.get(self._doubted, True)
+
+    def _is_key(self, path: str) -> bool:
+        """Return whether an object can be at a path; a log may name other paths."""
+        if _NO_KEY.search(path):
+            return False
+        url = urlsplit(self.url)
+        if url.scheme == "memory":
+            return True
+        key = f"{unquote(url.path)}/{path}".lstrip("/")
+        by_characters = url.scheme.startswith(("az", "abfs"))
+        return len(key if by_characters else key.encode()) <= _LONGEST_KEY
 
     def _create(self, path: str, data: bytes) -> bool:
         try:

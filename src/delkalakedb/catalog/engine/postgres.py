@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 
 # the statements of every small commit
 _HOT = (
+    "wait_for_migration",
     "check_schema_version",
     "lock_table",
     "load_latest",
@@ -314,6 +315,8 @@ class PostgresBackend(Backend):
         if not durable:
             begin.append(_NOT_DURABLE)
         if not any_version:
+            # First and apart, so that the check sees what an upgrade has committed.
+            begin.append((self.statements["wait_for_migration"], {}))
             version = {"schema_version": self.schema_version}
             begin.append((self.statements["check_schema_version"], version))
         return begin

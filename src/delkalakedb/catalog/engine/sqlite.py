@@ -29,6 +29,7 @@ from delkalakedb.catalog.engine.statements import load_statements
 from delkalakedb.errors import (
     CatalogBusyError,
     CatalogError,
+    CatalogPermissionError,
     CatalogUnavailableError,
     UnknownOutcomeError,
 )
@@ -54,7 +55,6 @@ _UNAVAILABLE = {
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_READONLY,
 }
 
 
@@ -287,6 +287,11 @@ class SqliteBackend(FileBackend):
                 raise CatalogBusyError(
                     f"{self.name}: another writer held the database for more than "
                     f"{self._lock_timeout_s:g} s; retry, or raise pool.lock_timeout"
+                ) from error
+            if code == sqlite3.SQLITE_READONLY:
+                raise CatalogPermissionError(
+                    f"{self.name}: {error}; this user may only read the file, its "
+                    "folder or its file system"
                 ) from error
             if code in _UNAVAILABLE:
                 raise CatalogUnavailableError(f"{self.name}: {error}") from error

@@ -12,7 +12,7 @@ from delkalakedb.catalog.load import adds_of, named
 from delkalakedb.catalog.read import ADD_COLUMNS, FILES_SCHEMA, file_columns
 from delkalakedb.model.actions import FILELESS, Action, Add
 from delkalakedb.model.log import Replay
-from delkalakedb.storage import Store
+from delkalakedb.storage import Readable, Store
 from delkalakedb.storage.log import (
     FileTxnLogReader,
     LogFiles,
@@ -93,7 +93,7 @@ class ReplayedSide:
 class CheckpointSide:
     """The content of a checkpoint."""
 
-    store: Store
+    store: Readable
     paths: Sequence[str]
     reading: Reading
 

@@ -61,6 +61,7 @@ from delkalakedb.storage.log import (
     batches,
     list_log,
     read_ahead,
+    read_groups,
 )
 
 # By version: the transaction id, and the hash of the published file.
@@ -342,10 +343,13 @@ class _Verification:
 
     def _checkpoints(self, files: LogFiles, versions: range) -> Iterator[Difference]:
         """Compare each checkpoint with the catalog's state at its version."""
-        for version in sorted(v for v in files.checkpoints if v in versions):
-            paths = [part.path for part in files.checkpoints[version]]
-            log = CheckpointSide(self._store, paths, self._reading)
-            yield from self._compared(version, paths[0], log, self._kept(version))
+        found = sorted(v for v in files.checkpoints if v in versions)
+        parts = [files.checkpoints[version] for version in found]
+        with closing(read_groups(self._store, parts)) as stores:
+            for version, store, group in zip(found, stores, parts, strict=True):
+                paths = [part.path for part in group]
+                log = CheckpointSide(store, paths, self._reading)
+                yield from self._compared(version, paths[0], log, self._kept(version))
 
     def _compared(
         self,

@@ -24,7 +24,7 @@ from delkalakedb.model.actions import (
     known,
 )
 from delkalakedb.model.new_actions import removed
-from delkalakedb.model.paths import Inside, file_path, log_path, resolve_path
+from delkalakedb.model.paths import Inside, file_path, log_path
 from delkalakedb.model.predicate.predicate import Anything
 from delkalakedb.model.rules.protocol import (
     check_writable,
@@ -37,7 +37,7 @@ from delkalakedb.model.rules.protocol import (
 from delkalakedb.model.vectors import renamed_vector, vector_path
 from delkalakedb.spark.reader import Files
 from delkalakedb.spark.writer import commit_info
-from delkalakedb.storage import Store, open_store
+from delkalakedb.storage import Store, open_store, resolve_readable
 from delkalakedb.write import Operation, Target, folder_of, table_files
 from delkalakedb.write.engines import InPlace, Work
 
@@ -159,7 +159,7 @@ def _absolute(add: Add, location: str) -> Add:
 
 
 def _url_of(path: str, location: str) -> str:
-    place = resolve_path(path, location)
+    place = resolve_readable(path, location)
     if isinstance(place, Inside):
         return f"{location.rstrip('/')}/{log_path(place.path)}"
     return place.url

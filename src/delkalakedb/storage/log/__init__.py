@@ -15,7 +15,7 @@ else:
         {
             "checkpoint": "ADDS Part read_checkpoint read_files read_sidecars",
             "file_log": "FileTxnLogReader",
-            "lookahead": "Reading batches read_ahead",
+            "lookahead": "Reading batches read_ahead read_groups",
             "segment": "LogFiles find_checkpoint list_log list_newer",
         },
     )

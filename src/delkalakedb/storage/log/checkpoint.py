@@ -38,7 +38,7 @@ from delkalakedb.model.actions import (
 )
 from delkalakedb.model.log import FileKey
 from delkalakedb.model.paths import SIDECARS
-from delkalakedb.storage.base import Store
+from delkalakedb.storage.base import Readable
 
 BATCH_ROWS = 16_384  # rows of Parquet, or actions of JSON, in one batch
 _BUFFER_BYTES = 1 << 16  # of each column chunk that Parquet's reader holds
@@ -117,7 +117,7 @@ class Rows:
 
 
 def read_checkpoint(
-    store: Store, paths: Iterable[str], kinds: Set[str]
+    store: Readable, paths: Iterable[str], kinds: Set[str]
 ) -> Iterator[Action]:
     """Yield the actions of some kinds, given by their names in the log."""
     for batch in _read_batches(store, paths, kinds):
@@ -130,7 +130,7 @@ def _actions_of(batch: Rows | Sequence[Action]) -> Iterable[Action]:
 
 
 def _read_batches(
-    store: Store, paths: Iterable[str], kinds: Set[str], *, sidecars: bool = True
+    store: Readable, paths: Iterable[str], kinds: Set[str], *, sidecars: bool = True
 ) -> Iterator[Rows | Sequence[Action]]:
     """Yield the actions of some kinds in batches: in columns if read from Parquet.
 
@@ -155,7 +155,7 @@ def _read_batches(
             yield from _read(store, sidecar, kinds)
 
 
-def read_sidecars(store: Store, path: str) -> Iterator[str]:
+def read_sidecars(store: Readable, path: str) -> Iterator[str]:
     """Yield the paths of the sidecars that a checkpoint's file names."""
     for batch in _read(store, path, {"sidecar"}):
         yield from _sidecar_paths(_actions_of(batch))
@@ -169,7 +169,7 @@ def _sidecar_paths(actions: Iterable[Action]) -> Iterator[str]:
 
 
 def _read(
-    store: Store, path: str, kinds: Set[str]
+    store: Readable, path: str, kinds: Set[str]
 ) -> Iterator[Rows | Sequence[Action]]:
     where = f"{store.url}: {path}"
     with _naming(where):
@@ -262,7 +262,7 @@ def _json(value: Any, path: str, utc: Set[str]) -> Any:
 
 
 def read_files(
-    store: Store,
+    store: Readable,
     paths: Iterable[str],
     kinds: Set[str],
     without: Set[FileKey],

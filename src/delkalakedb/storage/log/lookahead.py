@@ -4,9 +4,12 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from itertools import chain
+
+import pyarrow as pa
 
 from delkalakedb.model.log import FileKey
-from delkalakedb.storage.base import ObjectMeta, Store
+from delkalakedb.storage.base import ObjectMeta, Readable, Store
 from delkalakedb.storage.log.checkpoint import Part, read_files
 
 # files, and bytes, that one task of Spark or one query reads
@@ -30,7 +33,11 @@ class Reading:
                 yield future.result()
 
     def files(
-        self, store: Store, paths: Sequence[str], kinds: Set[str], without: Set[FileKey]
+        self,
+        store: Readable,
+        paths: Sequence[str],
+        kinds: Set[str],
+        without: Set[FileKey],
     ) -> Iterator[Part]:
         """Yield the file actions of a checkpoint, as `read_files` does."""
         return _next_ahead(read_files(store, paths, kinds, without))
@@ -62,6 +69,56 @@ def read_ahead(
             yield waiting.popleft()[0]
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class _Kept:
+    """A store whose objects are requested once, and kept while they are small."""
+
+    def __init__(
+        self, store: Store, found: dict[str, Future[bytes]], kept_bytes: int
+    ) -> None:
+        self.url = store.url
+        self._store = store
+        self._found = found
+        # of the objects that `found` doesn't have, such as sidecars
+        self._kept: dict[str, bytes] = {}
+        self._kept_bytes = kept_bytes
+
+    def get(self, path: str) -> bytes:
+        """Return the object's bytes."""
+        if path in self._found:
+            return self._found[path].result()
+        if path in self._kept:
+            return self._kept[path]
+        data = self._store.get(path)
+        if self._kept_bytes + len(data) <= _AHEAD_BYTES:
+            self._kept[path] = data
+            self._kept_bytes += len(data)
+        return data
+
+    def open(self, path: str) -> pa.NativeFile:
+        """Open the object for reading."""
+        return pa.BufferReader(self.get(path))
+
+
+def read_groups(
+    store: Store, groups: Sequence[Sequence[ObjectMeta]]
+) -> Generator[Readable, None, None]:
+    """Yield a reader for each group of objects, which requests each of them once.
+
+    The objects of later groups are requested meanwhile. A group that is too large to be
+    kept in memory gets the store itself. Close the generator to stop early.
+    """
+    sizes = [sum(meta.size_bytes for meta in group) for group in groups]
+    sized = [*zip(groups, sizes, strict=True)]
+    small = (group for group, size_bytes in sized if size_bytes <= _AHEAD_BYTES)
+    with closing(read_ahead(store, chain.from_iterable(small))) as found:
+        for group, size_bytes in sized:
+            if size_bytes <= _AHEAD_BYTES:
+                ours = {meta.path: next(found) for meta in group}
+                yield _Kept(store, ours, size_bytes)
+            else:
+                yield store
 
 
 def batches(files: Iterable[ObjectMeta]) -> Iterator[list[ObjectMeta]]:

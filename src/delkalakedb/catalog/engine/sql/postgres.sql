@@ -79,6 +79,10 @@ WHERE schemaname = :schema AND tablename = 'dl_schema_versions'
 -- Lock the creation and the upgrade of the catalog of a schema.
 SELECT pg_advisory_xact_lock(hashtextextended('dl_schema ' || :schema, 0))
 
+-- name: wait_for_migration
+-- Wait for the end of an upgrade, and make later ones wait for this transaction.
+SELECT pg_advisory_xact_lock_shared(hashtextextended('dl_schema ' || {schema}, 0))
+
 -- name: load_user
 -- The name of the role that is connected.
 SELECT CAST(current_user AS TEXT)
