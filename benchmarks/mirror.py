@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
 import tables
 from bars import Run, short
 from deltalake import DeltaTable
@@ -33,6 +34,7 @@ _HERE = Path(__file__).parent
 _FILES, _QUICK_FILES = 100_000, 10_000
 _FASTER = 10
 _COMMITS = 20
+_CHECKPOINT_EVERY = 10  # versions
 _VERSIONS, _QUICK_VERSIONS = 1_000, 200
 _REQUEST_S = 0.05
 # Setting the time of a local file; an object store has no such request.
@@ -142,16 +144,18 @@ def measure_verify(run: Run, versions: int) -> None:
     """Measure a deep verify against the sum of the times of its requests."""
     folder = run.folder / "verify"
     with run.database("verify").connect() as catalog:
-        first = Staged(tables.NAME, tables.first_actions(), location=str(folder))
-        catalog.commit(first)
+        protocol, metadata = tables.first_actions()
+        often = {"delta.checkpointInterval": str(_CHECKPOINT_EVERY)}
+        metadata = msgspec.structs.replace(metadata, configuration=often)
+        first = Staged(tables.NAME, (protocol, metadata), location=str(folder))
+        commit(catalog, first)
         for version in range(versions - 1):
             add = tables.add(version, tables.FILES_PER_DAY, 1)
-            catalog.commit(tables.append([add], version))
+            commit(catalog, tables.append([add], version))
             file = folder / unquote(add.path)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
             os.truncate(file, add.size)
-        dk.mirror.publish(catalog, tables.NAME)
         # Once before, for what is imported on first use.
         assert verify_table(catalog, tables.NAME, open_store(str(folder))).ok
         store = _Slow(open_store(str(folder)))

@@ -12,6 +12,7 @@ import pytest
 import delkalakedb as dk
 from delkalakedb.errors import (
     CodecError,
+    DeltaError,
     ProtocolError,
     ReadOnlyError,
     ReadOnlyFeatureError,
@@ -145,6 +146,43 @@ def test_identity_columns_are_for_spark_to_write(uri: str, location: Path) -> No
         with pytest.raises(ProtocolError, match="identityColumns; Spark can"):
             write()
 
+    assert everything(location) == before
+
+
+@pytest.mark.parametrize(
+    ("properties", "writer", "reason"),
+    [
+        ({"delta.appendOnly": "yes"}, 2, r"delta\.appendOnly is 'yes'"),
+        ({"delta.logRetentionDuration": "1 month"}, 2, "logRetentionDuration is"),
+        ({"delta.checkpointInterval": "0", "delta.checkpointPolicy": "v9"}, 2, "Inter"),
+        ({}, 8, "writer version 8 is not known"),
+    ],
+    ids=["bool", "interval", "two", "version"],
+)
+def test_what_only_writers_must_understand_leaves_a_table_read_only(
+    uri: str,
+    catalog: dk.Catalog,
+    location: Path,
+    properties: dict[str, str],
+    writer: int,
+    reason: str,
+) -> None:
+    store = make_table(location, "none")
+    start, _, changed = entry(store, 2)
+    changed["metaData"]["configuration"] = properties
+    lists = {"writerFeatures": []} if writer > 7 else {}
+    versions = {"minReaderVersion": 1, "minWriterVersion": writer, **lists}
+    put(store, 2, start, {"protocol": versions}, changed)
+
+    done = import_table(store, catalog, table="t", deep=True)
+
+    assert done.ok, done.report
+    assert ids(dk.DeltaTable(uri).to_pyarrow_table()) == list(range(8))
+    with pytest.raises(ReadOnlyFeatureError, match=reason):
+        dk.write_deltalake(uri, rows(8), mode="append")
+    before = everything(location)
+    with pytest.raises((ReadOnlyFeatureError, ProtocolError, DeltaError)):
+        dk.DeltaTable(uri).vacuum(0, dry_run=False, enforce_retention_duration=False)
     assert everything(location) == before
 
 

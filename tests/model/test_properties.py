@@ -6,6 +6,7 @@ from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Format, Metadata
 from delkalakedb.model.schema.properties import (
     TableProperties,
+    check_values,
     parse_interval_ms,
     parse_properties,
 )
@@ -98,10 +99,19 @@ def test_a_property_is_read_by_its_name(
 )
 def test_a_bad_value_is_refused_with_name_and_value(name: str, text: str) -> None:
     with pytest.raises(DeltaError) as caught:
-        parse_properties({f"delta.{name}": text})
+        check_values({f"delta.{name}": text})
     assert f"delta.{name}" in str(caught.value)
     assert repr(text) in str(caught.value)
     assert "needed" in str(caught.value)
+
+
+def test_a_bad_value_has_its_default_unless_readers_need_it() -> None:
+    odd = {"delta.appendOnly": "yes", "delta.checkpointInterval": "0"}
+    assert parse_properties({**odd, "delta.isolationLevel": "Serializable"}) == (
+        TableProperties()
+    )
+    with pytest.raises(DeltaError, match=r"columnMapping\.mode is 'upper'"):
+        parse_properties({"delta.columnMapping.mode": "upper"})
 
 
 @pytest.mark.parametrize(

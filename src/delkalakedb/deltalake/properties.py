@@ -10,7 +10,7 @@ from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import known
 from delkalakedb.model.new_actions import new_commit_info
-from delkalakedb.model.schema.properties import check_changeable, parse_properties
+from delkalakedb.model.schema.properties import check_changeable, check_values
 from delkalakedb.write import Operation, Target, perform
 from delkalakedb.write.engines import InPlace, Work
 
@@ -29,7 +29,7 @@ def set_properties(
     a property that users can't change.
     """
     check_changeable(properties)
-    parse_properties(dict(properties))
+    check_values(properties)
     table = SqlRawTable(catalog, name, None, storage_options)
     # Without delta-rs's check of names, because `delta.` names are checked above.
     table.set_table_properties(dict(properties), False)

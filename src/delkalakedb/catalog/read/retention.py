@@ -19,6 +19,7 @@ from delkalakedb.errors import TableNotFoundError, VersionNotFoundError
 from delkalakedb.model.actions import Metadata, decode_struct
 from delkalakedb.model.schema.properties import (
     TableProperties,
+    check_values,
     log_cutoff_ms,
     parse_properties,
     tombstone_cutoff_ms,
@@ -62,7 +63,10 @@ class _Bounds(NamedTuple):
     @property
     def properties(self) -> TableProperties:
         """The table's properties."""
-        return parse_properties(decode_struct(self.metadata, Metadata))
+        metadata = decode_struct(self.metadata, Metadata)
+        # Versions are kept rather than dropped by a retention that nobody asked for.
+        check_values(metadata)
+        return parse_properties(metadata)
 
 
 class _Dead(NamedTuple):

@@ -26,7 +26,7 @@ from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.model.rules.features import FEATURES, Use, features_for
 from delkalakedb.model.rules.protocol import supported_features
 from delkalakedb.model.schema.identity import MARK
-from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.model.schema.properties import check_values, parse_properties
 
 _MAPPING_MODE = "delta.columnMapping.mode"
 _ROW_TRACKING = "delta.enableRowTracking"
@@ -297,6 +297,7 @@ def isolation_of(
         return IsolationLevel.SNAPSHOT
     # Alone: another property that can't be parsed is no reason not to commit.
     level = {_LEVEL: configuration.get(_LEVEL)}
+    check_values(level)
     return IsolationLevel(parse_properties(level).isolation_level)
 
 

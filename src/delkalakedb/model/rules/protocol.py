@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from delkalakedb.errors import ProtocolError
+from delkalakedb.errors import DeltaError, ProtocolError
 from delkalakedb.model.actions import (
     NAMES,
     NO_SCHEMA,
@@ -41,11 +41,16 @@ from delkalakedb.model.rules.features import (
     features_for,
     schema_words,
 )
-from delkalakedb.model.schema.properties import TableProperties, parse_properties
+from delkalakedb.model.schema.properties import (
+    TableProperties,
+    check_values,
+    parse_properties,
+)
 from delkalakedb.model.schema.schema import check_schema, parse_schema
 
 # The only operation that removes a fence or another feature.
 DROP_FEATURE = "DROP FEATURE"
+_NEWEST_WRITER = 7
 SYSTEM_DOMAINS = frozenset({"delta.rowTracking", "delta.clustering"})
 _F = TypeVar("_F", Add, Remove)
 _A = TypeVar("_A", bound=Action)
@@ -125,6 +130,15 @@ def check_writable(protocol: Protocol, metadata: Metadata) -> None:
     writer version 6 implies, is allowed.
     """
     check_readable(protocol)
+    if protocol.min_writer_version > _NEWEST_WRITER:
+        raise ProtocolError(
+            f"writer version {protocol.min_writer_version} is not known; at most "
+            f"{_NEWEST_WRITER} is"
+        )
+    try:
+        check_values(metadata)
+    except DeltaError as error:
+        raise ProtocolError(str(error)) from error
     supported = supported_features(protocol)
     active = active_features(protocol, metadata)
     refused = [n for n in active if n not in FEATURES or not FEATURES[n].write]
@@ -435,24 +449,24 @@ def _refuse(verb: str, names: Collection[str]) -> None:
 
 def _check_versions(protocol: Protocol) -> None:
     reader, writer = protocol.min_reader_version, protocol.min_writer_version
-    if not (1 <= reader <= 3 and 1 <= writer <= 7):
+    if not (1 <= reader <= 3 and writer >= 1):
         raise ProtocolError(
             f"protocol {_versions(protocol)} is not known; at most (3, 7) is"
         )
-    if reader == 3 and writer != 7:
+    if reader == 3 and writer < 7:
         raise ProtocolError("reader version 3 needs writer version 7")
     _check_lists(protocol)
 
 
 def _check_lists(protocol: Protocol) -> None:
     readers, writers = known(protocol.reader_features), known(protocol.writer_features)
-    for name, listed, needed in (
-        ("readerFeatures", readers, protocol.min_reader_version == 3),
-        ("writerFeatures", writers, protocol.min_writer_version == 7),
+    for name, listed, version, since in (
+        ("readerFeatures", readers, protocol.min_reader_version, 3),
+        ("writerFeatures", writers, protocol.min_writer_version, _NEWEST_WRITER),
     ):
-        if needed and listed is None:
+        if version == since and listed is None:
             raise ProtocolError(f"protocol {_versions(protocol)} needs {name}")
-        if listed and not needed:
+        if listed and version < since:
             raise ProtocolError(f"protocol {_versions(protocol)} can't have {name}")
     if extra := set(readers or ()) - set(writers or ()):
         raise ProtocolError(

@@ -21,6 +21,7 @@ _UNIT_US = {
     "week": 7 * 86_400_000_000,
 }
 _QUANTITY = re.compile(r"([0-9]+)\s+([a-z]+?)s?(?:\s+|$)")
+_MAPPING_MODE = "delta.columnMapping.mode"
 _LIST_ITEM = re.compile(r"\s*((?:`(?:[^`]|``)*`|[^`,])+)(?:,|$)")
 
 
@@ -54,31 +55,57 @@ class TableProperties:
     checkpoint_write_stats_as_struct: bool = False
 
 
-def parse_properties(
-    source: Metadata | Mapping[str, str | None],
-) -> TableProperties:
-    """Return the properties of a table from its metadata or its configuration."""
-    configuration = source
-    if isinstance(configuration, Metadata):
-        configuration = known(configuration.configuration) or {}
-    return _parse_all(frozenset(configuration.items()))
+_Source = Metadata | Mapping[str, str | None]
+
+
+def parse_properties(source: _Source) -> TableProperties:
+    """Return the properties of a table from its metadata or its configuration.
+
+    A property whose value can't be parsed has its default, because another writer may
+    have set it: the table can be read, and `check_values` keeps it from being written.
+
+    Raises:
+        DeltaError: The mode of column mapping can't be parsed, which readers need.
+    """
+    parsed = _parse_all(_items(source))
+    if _MAPPING_MODE in parsed.problems:
+        raise DeltaError(parsed.problems[_MAPPING_MODE])
+    return parsed.properties
+
+
+def check_values(source: _Source) -> None:
+    """Raise `DeltaError` for a table property whose value can't be parsed."""
+    for problem in _parse_all(_items(source)).problems.values():
+        raise DeltaError(problem)
+
+
+def _items(source: _Source) -> frozenset[tuple[str, str | None]]:
+    if isinstance(source, Metadata):
+        source = known(source.configuration) or {}
+    return frozenset(source.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    properties: TableProperties
+    # by the property's name
+    problems: Mapping[str, str]
 
 
 # Cached, because every commit asks several times and properties hardly change.
 @lru_cache(maxsize=256)
-def _parse_all(items: frozenset[tuple[str, str | None]]) -> TableProperties:
+def _parse_all(items: frozenset[tuple[str, str | None]]) -> _Parsed:
     configuration = dict(items)
     given: dict[str, Any] = {}
+    problems = {}
     for name, (field, parse) in _PROPERTIES.items():
         text = configuration.get(name)
         if text is not None:
             try:
                 given[field] = parse(text)
             except ValueError as error:
-                raise DeltaError(
-                    f"table property {name} is {text!r}: {error}"
-                ) from error
-    return TableProperties(**given)
+                problems[name] = f"table property {name} is {text!r}: {error}"
+    return _Parsed(TableProperties(**given), problems)
 
 
 def all_understood(names: Iterable[str]) -> bool:
@@ -163,7 +190,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "delta.enableRowTracking": ("enable_row_tracking", _bool),
     "delta.enableDeletionVectors": ("enable_deletion_vectors", _bool),
     "delta.enableChangeDataFeed": ("enable_change_data_feed", _bool),
-    "delta.columnMapping.mode": (
+    _MAPPING_MODE: (
         "column_mapping_mode",
         partial(_one_of, ("none", "name", "id")),
     ),

@@ -7,7 +7,7 @@ import pyarrow as pa
 from arro3.core.types import ArrowSchemaExportable
 
 from delkalakedb.errors import DeltaError
-from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.model.schema.properties import check_values
 from delkalakedb.write.engines.deltars.process import IN_PRIVATE
 from delkalakedb.write.engines.deltars.workspace import DeltaRs, split_properties
 from delkalakedb.write.operation import Operation
@@ -30,7 +30,7 @@ def creation(
 ) -> Operation[None]:
     """Return the operation that creates a table without rows."""
     properties, ours = split_properties(configuration)
-    parse_properties(properties)
+    check_values(properties)
     if versions := sorted(properties.keys() & _VERSIONS):
         raise DeltaError(
             f"{', '.join(versions)} can't be given: the protocol follows from the "
