@@ -431,8 +431,6 @@ COMMITTERS = {
     "catalog/catalog.py: self.try_commit",
     # A layer below the write path.
     "mirror/fences.py: catalog.commit",
-    # Restores and vacuums, which are never staged again.
-    "deltalake/raw/upkeep.py: commit",
 }
 
 
