@@ -27,7 +27,7 @@ from delkalakedb.catalog.commit.outbox import Lease, Outbox
 from delkalakedb.catalog.commit.outcome import Committed
 from delkalakedb.catalog.commit.ratify import SqlTxnLogWriter
 from delkalakedb.catalog.engine import postgres
-from delkalakedb.catalog.engine.prepared import Prepared, preparation
+from delkalakedb.catalog.engine.preparations import Prepared, preparation
 from delkalakedb.errors import (
     CatalogError,
     CatalogUnavailableError,

@@ -13,8 +13,13 @@ from delkalakedb.model.actions import Action, Metadata, Protocol, action_to_dict
 from delkalakedb.model.schema.partition import PartitionValue, parse_partition_value
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import Column, parse_schema
+from delkalakedb.model.stats.json_arrays import (
+    arrow_type,
+    json_type,
+    parse_texts,
+    typed,
+)
 from delkalakedb.model.stats.stats import measured_columns
-from delkalakedb.model.stats.typed import arrow_type, json_type, parse_texts, typed
 
 # Small enough for its JSON to stay in the processor's cache.
 _SLICE_ROWS = 4_000

@@ -41,8 +41,8 @@ from delkalakedb.model.schema.partition import format_partition_value
 from delkalakedb.model.schema.properties import all_understood
 from delkalakedb.model.schema.schema import Column, Field, parse_schema
 from delkalakedb.model.stats.footer import file_stats
+from delkalakedb.model.stats.json_arrays import arrow_type
 from delkalakedb.model.stats.stats import measured_columns
-from delkalakedb.model.stats.typed import arrow_type
 from delkalakedb.model.stats.values import FLOATING, INTEGRAL
 from delkalakedb.write.engines.deltars import explained
 from delkalakedb.write.files import remove_leftovers
