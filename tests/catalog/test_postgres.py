@@ -76,7 +76,7 @@ def test_open_pool_lets_nobody_in_with_another_password(server: Server) -> None:
 
 
 class Writer(threading.Thread):
-    """Appends until it is told to stop, and remembers what became of each file."""
+    """Appends until `stop` is set, and keeps the outcome of each file."""
 
     def __init__(self, uri: str, name: str) -> None:
         super().__init__(daemon=True)

@@ -17,7 +17,6 @@ NOT_FEATURES = {
     ("mirror/verify/comparison.py", "domainMetadata"),
     ("mirror/verify/side_files.py", "domainMetadata"),
     ("model/actions.py", "domainMetadata"),
-    ("model/new_actions.py", "inCommitTimestamp"),
     ("model/rules/clusters.py", "liquid"),
 }
 

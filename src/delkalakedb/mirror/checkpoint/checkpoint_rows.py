@@ -82,7 +82,7 @@ def _partition_columns(metadata: Metadata) -> dict[str, str]:
 
 
 def _stats_type(columns: Sequence[Column], leaf: _Leaf) -> pa.StructType:
-    # As Delta Spark and delta-rs have it, though JSON may have more.
+    # No bounds of booleans, as in Delta Spark and delta-rs; JSON may have them.
     bounded = [c for c in columns if c.type != "boolean" and leaf(c.type)]
     bounds = _nested([(c.physical, leaf(c.type)) for c in bounded])
     counts = _nested([(c.physical, pa.int64()) for c in columns])

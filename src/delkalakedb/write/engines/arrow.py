@@ -79,7 +79,7 @@ class ArrowAppend:
             own = rows.drop_columns(list(values))
             data[path], stats = _parquet(own, self.measured)
             adds.append(NewFile(path, values, len(data[path]), now_ms(), stats).add())
-        # A killed operation leaves a workspace; no other operation may come for long.
+        # Here, because no other operation may remove a killed one's workspace for long.
         with suppress(OSError):
             remove_leftovers(target.files.work)
         try:
