@@ -2,13 +2,16 @@
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
+TESTS = Path(__file__).parent
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _DOCUMENTED = ast.Module | ast.ClassDef | _FUNCTION
 
@@ -85,6 +88,24 @@ def _texts() -> Iterator[tuple[str, str]]:
             yield f"{path}:{node.lineno}", " ".join(node.value.split())
 
 
+def _comments() -> Iterator[tuple[str, str]]:
+    """The comments of the package and of its tests."""
+    for folder in (SOURCE, TESTS):
+        for path in sorted(folder.rglob("*.py")):
+            with tokenize.open(path) as file:
+                for token in tokenize.generate_tokens(file.readline):
+                    if token.type == tokenize.COMMENT:
+                        yield f"{path.name}:{token.start[0]}", token.string
+
+
+def _test_docstrings() -> Iterator[tuple[str, str]]:
+    for path in sorted(TESTS.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
+                where = f"{path.name}: {getattr(node, 'name', 'module')}"
+                yield where, " ".join(text.split())
+
+
 def _leans_on_its_neighbour(text: str) -> bool:
     """Whether a docstring can't be understood without the one before it."""
     return text.startswith(("The same", "Same ", "Like the one", "As above", "Ditto"))
@@ -117,7 +138,8 @@ def test_docstring_that_is_no_command_is_found(text: str) -> None:
 
 
 def test_texts_name_who_acts() -> None:
-    found = [(name, m[0]) for name, text in _texts() if (m := _PHRASES.search(text))]
+    texts = chain(_texts(), _comments(), _test_docstrings())
+    found = [(name, m[0]) for name, text in texts if (m := _PHRASES.search(text))]
     assert found == []
 
 

@@ -1,11 +1,11 @@
 """The public `Catalog`: its SQL tables, and operations that also change files."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from delkalakedb import catalog
 from delkalakedb.catalog.engine import close_all
+from delkalakedb.mirror.publisher import drain_loaded
 from delkalakedb.model.records import Table
 from delkalakedb.settings import Uri
 
@@ -121,7 +121,5 @@ def close() -> None:
     finished. A database in memory is kept. A later `connect`, or a table opened by its
     URI, opens new connections.
     """
-    background = sys.modules.get("delkalakedb.mirror.publisher.delivery")
-    if background is not None:
-        background.drain()
+    drain_loaded()
     close_all()

@@ -143,7 +143,7 @@ class CommitFailedError(DeltaError, _deltalake.CommitFailedError):
 
 
 class CatalogError(DeltalakeDBError):
-    """The catalog database answered with an error."""
+    """An error of the catalog database."""
 
 
 class CatalogUnavailableError(CatalogError):
@@ -174,7 +174,7 @@ class CatalogNotFoundError(CatalogSchemaError, TableNotFoundError):
 
 
 class StorageError(DeltalakeDBError):
-    """The object store answered with an error."""
+    """A failed request to an object store, or a location or file it can't use."""
 
 
 class MirrorError(DeltalakeDBError):

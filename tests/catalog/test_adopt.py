@@ -1,4 +1,4 @@
-"""Adopted commits: versions as someone else made them, to the last field."""
+"""Adopted commits: versions with every field that their writer wrote."""
 
 import uuid
 from collections.abc import Iterable

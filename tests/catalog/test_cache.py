@@ -1,4 +1,4 @@
-"""What is kept in memory: heads, where nobody else can write, and lists of files."""
+"""What is kept in memory: heads that only this process can move, and lists of files."""
 
 import threading
 from collections.abc import Iterator
@@ -99,7 +99,7 @@ def names(snapshot: dk.Snapshot) -> list[str]:
 
 
 def expire(catalog: dk.Catalog, before: int) -> None:
-    """Let go of the versions before one."""
+    """Expire the versions before one."""
     mirrored(catalog, before, before)
     now_ms = LATER_MS
     expire_versions(catalog.backend, "t", before_version=before, now_ms=now_ms)

@@ -1,4 +1,4 @@
-"""A catalog that is closed refuses everything, whoever else has the database open."""
+"""A closed catalog refuses everything, even if another handle has the database open."""
 
 import os
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def test_closed_catalog_refuses_every_use(
 ) -> None:
     catalog = dk.connect(catalog_uri)
     create(catalog, "t", add("a"))
-    # In memory by now, where that can be.
+    # Kept in memory, on engines that do so.
     assert paths(catalog) == ["a"]
     other = dk.connect(catalog_uri)
     tried = uses(catalog, tmp_path)

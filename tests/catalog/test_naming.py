@@ -1,4 +1,4 @@
-"""Tables get other names; who is at work on them meanwhile is told, or was first."""
+"""Tables are renamed; a concurrent operation commits first or fails with an error."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -27,7 +27,7 @@ from delkalakedb.catalog.commit.outbox import Lease, Outbox
 from delkalakedb.catalog.commit.outcome import Committed
 from delkalakedb.catalog.commit.ratify import SqlTxnLogWriter
 from delkalakedb.catalog.engine import postgres
-from delkalakedb.catalog.engine.prepared import Prepared, preparation
+from delkalakedb.catalog.engine.preparations import Prepared, preparation
 from delkalakedb.errors import (
     CatalogError,
     CatalogUnavailableError,
@@ -76,7 +76,7 @@ def test_open_pool_lets_nobody_in_with_another_password(server: Server) -> None:
 
 
 class Writer(threading.Thread):
-    """Appends until it is told to stop, and remembers what became of each file."""
+    """Appends until `stop` is set, and keeps the outcome of each file."""
 
     def __init__(self, uri: str, name: str) -> None:
         super().__init__(daemon=True)

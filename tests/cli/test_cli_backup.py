@@ -44,7 +44,7 @@ def destroy(cli: Cli) -> None:
         for suffix in ("", "-wal", "-shm"):
             Path(f"{uri.database}{suffix}").unlink(missing_ok=True)
         return
-    # This process has it open, and nobody else can: it is emptied instead.
+    # Emptied, because only this process, which has it open, could delete it.
     with dk.connect(str(cli.uri)) as catalog, catalog.backend.writing() as session:
         latest = migrations.latest_schema_version(uri.engine)
         tables = migrations.catalog_tables(uri.engine, latest)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from delkalakedb.cli.shell import Statement, split
+from delkalakedb.cli.shell import ShellInput, split
 from tests.support.cli import Cli, can_read
 
 COMMAND = shutil.which("deltasql", path=Path(sys.executable).parent)
@@ -28,35 +28,35 @@ NAMES = {"tables", "history", "describe"}
 @pytest.mark.parametrize(
     ("text", "found", "rest"),
     [
-        ("SELECT 1;", [Statement("SELECT 1")], ""),
+        ("SELECT 1;", [ShellInput("SELECT 1")], ""),
         ("SELECT 1", [], "SELECT 1"),
-        ("SELECT ';' ; SELECT", [Statement("SELECT ';'")], "SELECT"),
-        ("SELECT 'it''s;' -- ;\n;", [Statement("SELECT 'it''s;' -- ;")], ""),
-        ('SELECT "a;""b" /* ; */;', [Statement('SELECT "a;""b" /* ; */')], ""),
-        (r"SELECT e'\';';", [Statement(r"SELECT e'\';'")], ""),
-        ("SELECT $$;$$; x", [Statement("SELECT $$;$$")], "x"),
-        ("SELECT $a$ ; $$ ; $a$;", [Statement("SELECT $a$ ; $$ ; $a$")], ""),
+        ("SELECT ';' ; SELECT", [ShellInput("SELECT ';'")], "SELECT"),
+        ("SELECT 'it''s;' -- ;\n;", [ShellInput("SELECT 'it''s;' -- ;")], ""),
+        ('SELECT "a;""b" /* ; */;', [ShellInput('SELECT "a;""b" /* ; */')], ""),
+        (r"SELECT e'\';';", [ShellInput(r"SELECT e'\';'")], ""),
+        ("SELECT $$;$$; x", [ShellInput("SELECT $$;$$")], "x"),
+        ("SELECT $a$ ; $$ ; $a$;", [ShellInput("SELECT $a$ ; $$ ; $a$")], ""),
         ("SELECT 'open ; ", [], "SELECT 'open ; "),
         ("SELECT /* open ; ", [], "SELECT /* open ; "),
         ("; ;\n-- only words;\n", [], ""),
-        ("tables", [Statement("tables", True)], ""),
-        (".tables -o json;", [Statement("tables -o json", True)], ""),
-        ("\\history sales ;", [Statement("history sales", True)], ""),
-        ("DESCRIBE sales;", [Statement("DESCRIBE sales")], ""),
-        ("tables_of(1);", [Statement("tables_of(1)")], ""),
+        ("tables", [ShellInput("tables", True)], ""),
+        (".tables -o json;", [ShellInput("tables -o json", True)], ""),
+        ("\\history sales ;", [ShellInput("history sales", True)], ""),
+        ("DESCRIBE sales;", [ShellInput("DESCRIBE sales")], ""),
+        ("tables_of(1);", [ShellInput("tables_of(1)")], ""),
         (
             "FROM a\n;describe a\ntables;\nFROM b",
             [
-                Statement("FROM a"),
-                Statement("describe a", True),
-                Statement("tables", True),
+                ShellInput("FROM a"),
+                ShellInput("describe a", True),
+                ShellInput("tables", True),
             ],
             "FROM b",
         ),
     ],
 )
 def test_text_is_cut_where_statements_end(
-    text: str, found: list[Statement], rest: str
+    text: str, found: list[ShellInput], rest: str
 ) -> None:
     assert split(text, NAMES) == (found, rest)
 
@@ -71,7 +71,7 @@ PARTS = st.lists(
 def test_statements_are_found_again_however_they_come(sql: list[list[str]]) -> None:
     statements = [f"SELECT {''.join(parts)}".strip() for parts in sql]
     text = "".join(f"{one}\n;" for one in statements)
-    expected = [Statement(one) for one in statements]
+    expected = [ShellInput(one) for one in statements]
 
     assert split(text, NAMES) == (expected, "")
     found, rest = [], ""

@@ -281,7 +281,9 @@ def test_rows_that_are_lost_on_the_way_are_missed(
     given = copying.inserts
     for part in PARTS:
 
-        def without_one(kind: copies.Part, batch: Any, lost: str = part.table) -> Any:
+        def without_one(
+            kind: copies.CatalogTable, batch: Any, lost: str = part.table
+        ) -> Any:
             fewer = batch.slice(1) if kind.table == lost else batch
             return given(kind, fewer) if fewer.num_rows else []
 

@@ -1,4 +1,4 @@
-"""Publishing when requests go wrong, when the store is away, and the database too."""
+"""Publishing when requests fail, or the store or the database can't be reached."""
 
 import logging
 import socket
@@ -135,7 +135,7 @@ def cut_short(catalog: Catalog, location: str, fault: str, number: int) -> bool:
     return bool(store.injected[fault])
 
 
-# --- a store that is away -----------------------------------------------------------
+# --- a store that can't be reached --------------------------------------------------
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_store_that_never_answers_is_given_up(
         del options["max_retries"]
         started = time.monotonic()
         commit_inline(catalog, "a", options)
-    # Before its heartbeat stops: whoever has the lease next may put the same file.
+    # Before its heartbeat stops: the next holder of the lease may put the same file.
     assert time.monotonic() - started < PATIENCE_S
     assert Outbox(catalog.backend).load("t").state == "failed"
 
@@ -283,7 +283,7 @@ def test_commit_stands_where_no_checkpoint_can_be_made(
         check_mirror(catalog, checkpoint=2)
 
 
-# --- a database that is away --------------------------------------------------------
+# --- a database that can't be reached -----------------------------------------------
 
 
 def test_running_reconciler_goes_on_after_the_database_restarts(tmp_path: Path) -> None:

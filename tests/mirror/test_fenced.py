@@ -1,4 +1,4 @@
-"""Fenced tables: open to the catalog's own clients, and to nobody else."""
+"""Fenced tables: only the catalog's own clients can write to them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Commits of writers who go round the catalog: noticed, adopted or discarded."""
+"""Commits that bypassed the catalog: noticed, adopted or discarded."""
 
 import hashlib
 import shutil

@@ -124,7 +124,7 @@ def table(catalog: dk.Catalog, tmp_path: Path) -> dk.Catalog:
 
 @contextmanager
 def held_by(owner: str, catalog: dk.Catalog, lasts_s: float = LONG_S) -> Iterator[None]:
-    """A lease of somebody else."""
+    """A lease of another process."""
     with patch("delkalakedb.catalog.commit.outbox.begin", lambda *_: owner):
         assert isinstance(take(catalog, lasts_s), Lease)
     yield

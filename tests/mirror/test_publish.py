@@ -371,7 +371,7 @@ def test_publisher_that_lost_its_lease_reports_no_failure(table: dk.Catalog) -> 
 def test_publisher_that_slept_past_its_lease_stops(
     table: dk.Catalog, location: Path
 ) -> None:
-    """It wakes before a put, with the versions published by somebody else meanwhile."""
+    """It wakes before a put, after another process has published the versions."""
     settings = {"mirror.lease": 0.1}
     with dk.connect(table.uri, **settings) as sleeper:
         store = Recorder(location)

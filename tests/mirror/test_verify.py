@@ -250,7 +250,7 @@ def test_deep_check_reads_each_checkpoint_once_and_many_at_a_time(
 def test_deep_check_reads_once_what_only_the_replay_needs(
     catalog: dk.Catalog,
 ) -> None:
-    """Versions that the catalog has let go are still in the log's tail."""
+    """Versions that the catalog has expired are still in the log's tail."""
     store = SlowStore(fill(catalog), delay_s=0)
     store.store.delete(CHECKPOINT_PATH)
     store.store.delete("_delta_log/_last_checkpoint")

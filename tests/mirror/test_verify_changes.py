@@ -44,7 +44,7 @@ def cut(store: Store, path: str) -> None:
 
 
 def foreign(store: Store, version: int) -> None:
-    """A commit that someone else appended."""
+    """A commit that another writer appended."""
     store.put(commit_path(version), encode_commit([CommitInfo({}), add("theirs")]))
 
 

@@ -1,4 +1,4 @@
-"""Times: each form can be had back from each other one."""
+"""Times: each form can be converted to each other form and back."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 

@@ -1,4 +1,4 @@
-"""Logs read by executors: what comes of them is what one process makes of them."""
+"""Logs read by executors: the result is that of one process."""
 
 import sqlite3
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Streams of tables, from tables and to tables: each row once, whoever dies."""
+"""Streams of tables, from tables and to tables: each row once, after any crash."""
 
 import json
 import signal

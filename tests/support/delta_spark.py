@@ -1,4 +1,4 @@
-"""Delta Spark itself, where Maven or somebody else brings its JARs.
+"""Delta Spark itself, if its JARs are installed or Maven can download them.
 
 `DELKALAKEDB_TEST_DELTA_JARS` names a folder with them. Without it, Maven is asked, if
 this machine has it.

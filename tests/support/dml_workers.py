@@ -66,7 +66,7 @@ class DmlSteps(Steps):
 def run_until_killed(
     uri: str, name: str, step: str | None, ready: Connection, settings: dict[str, str]
 ) -> None:
-    """Run an operation, and die at a step of it, or when somebody else wants it."""
+    """Run an operation, and die at one of its steps or when the test kills it."""
     os.environ.update({**settings, "DELKALAKEDB_MIRROR__LEASE": str(LEASE_S)})
     if name == "transaction":
         _prepare(step, ready)

@@ -158,7 +158,7 @@ def kill(uri: str, name: str, when: str | float, settings: dict[str, str]) -> No
 
 
 def check_survivors(uri: str, name: str, states: AbstractSet[State]) -> None:
-    """Somebody else goes on with the table, and finds it whole."""
+    """Another process goes on with the table, and finds it whole."""
     dk.write_deltalake(uri, data([(100, 10)]), mode="append")
     check_table(uri, {after("append", state=state) for state in states})
     if name == "transaction":

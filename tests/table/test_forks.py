@@ -1,4 +1,4 @@
-"""A forked child works, or is told what to do; it never hangs nor panics."""
+"""A forked child works or fails with advice; it never hangs nor panics."""
 
 from pathlib import Path
 

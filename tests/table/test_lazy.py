@@ -100,7 +100,7 @@ def test_opening_loads_nothing_but_the_head(
     table.version(), table.schema(), table.metadata(), table.protocol()
     assert table.table_uri
 
-    # DuckDB's head is in memory: nobody else can have moved it.
+    # DuckDB's head is in memory: no other process can have moved it.
     assert heard.since() == ([] if engine == "duckdb" else ["load_head"])
 
 
@@ -173,7 +173,7 @@ def test_update_loads_the_head_and_then_only_what_changed(
     heard.since()
 
     table.update_incremental()
-    # Where nobody else can write, it is the one that the commit made.
+    # Where only this process writes, it is the one that the commit made.
     assert heard.since() == ([] if engine == "duckdb" else ["load_head"])
     after = set(table.file_uris())
 

@@ -1,7 +1,7 @@
-"""Any two operations at the same time: both are done, or one says that it lost.
+"""Any two operations at the same time: both are done, or one raises a conflict.
 
 Each pair races as two processes (threads on DuckDB, which serves one process) whose
-handles were opened on the same version: whoever comes second has to follow somebody.
+handles were opened on the same version, so the second commit must be rebased or fail.
 """
 
 import threading

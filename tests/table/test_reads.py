@@ -338,5 +338,5 @@ for n, partition_by in enumerate((None, "at")):
 
 
 def test_nanoseconds_are_read_as_deltalake_reads_them(tmp_path: Path) -> None:
-    # In a process of its own: deltalake is told so for good.
+    # In a process of its own, because nanoseconds can't be disabled again.
     run_python(NANOS.format(folder=tmp_path))

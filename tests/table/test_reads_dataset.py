@@ -175,7 +175,7 @@ def field(name: str, kind: str, **metadata: Any) -> dict[str, Any]:
 def staged_table(
     folder: Path, fields: list[dict[str, Any]], data: pa.Table, stats: Any, **more: Any
 ) -> dk.DeltaTable:
-    """A table of one file with the statistics that somebody wrote for it."""
+    """A table of one file, with given statistics."""
     pq.write_table(data, folder / "a.parquet")
     schema = json.dumps({"type": "struct", "fields": fields})
     metadata = Metadata(

@@ -171,10 +171,7 @@ class Catalog:
         outcome = self.try_commit(*staged)
         if isinstance(outcome, Conflicted):
             raise outcome.error()
-        return tuple(
-            replace(o, ratified=None, lease=None) if isinstance(o, Committed) else o
-            for o in outcome
-        )
+        return tuple(summary(o) if isinstance(o, Committed) else o for o in outcome)
 
     def try_commit(
         self, *staged: Staged, lease_s: float | None = None
@@ -284,6 +281,11 @@ def _folder_name(table: str) -> str:
     return _ODD.sub(
         lambda odd: "".join(f"~{byte:02x}" for byte in odd[0].encode()), table
     )
+
+
+def summary(committed: Committed) -> Committed:
+    """Return a commit without its actions and its lease, for callers to keep."""
+    return replace(committed, ratified=None, lease=None)
 
 
 def connect(

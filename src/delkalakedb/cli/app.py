@@ -277,13 +277,15 @@ class Root(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and show an error as one message."""
+        from delkalakedb.mirror.publisher import drain_loaded
         from delkalakedb.telemetry import telling
 
         app = ctx.ensure_object(App)
         try:
             with telling(app.tell_unpublished):
                 super().invoke(ctx)
-                _publish_rest()
+                # The commits that wait because of `mirror.mode = background`.
+                drain_loaded()
         except click.exceptions.Exit as found:
             # The failure of a table outranks what the command found in other tables.
             if not app.failed and (found.exit_code or not app.behind):
@@ -299,11 +301,3 @@ class Root(Group):
             raise failure(*app.failed, debug=app.debug)
         if app.behind:
             raise click.exceptions.Exit(FOUND)
-
-
-def _publish_rest() -> None:
-    """Publish the command's commits that wait because of `mirror.mode = background`."""
-    # A command that hasn't loaded the module has committed nothing.
-    delivery = sys.modules.get("delkalakedb.mirror.publisher.delivery")
-    if delivery is not None:
-        delivery.drain()

@@ -26,21 +26,21 @@ _TOKEN = r"""(?sx)--[^\n]* | /\*.*?\*/
 
 
 @dataclass(frozen=True)
-class Statement:
+class ShellInput:
     """One command line, or one SQL statement without its semicolon."""
 
     text: str
     is_command: bool = False
 
 
-def split(text: str, commands: Collection[str]) -> tuple[list[Statement], str]:
+def split(text: str, commands: Collection[str]) -> tuple[list[ShellInput], str]:
     """Return the complete statements in `text`, and the incomplete SQL at its end.
 
     Args:
         text: one or more lines.
         commands: the names of the commands.
     """
-    found: list[Statement] = []
+    found: list[ShellInput] = []
     start = _skipped(text, 0)
     while start < len(text):
         word = re.compile(_WORD).match(text, start)
@@ -48,12 +48,12 @@ def split(text: str, commands: Collection[str]) -> tuple[list[Statement], str]:
             line = text[start:].partition("\n")[0]
             end = start + len(line)
             line = line.lstrip(".\\").rstrip("; \t\r")
-            found.append(Statement(line, is_command=True))
+            found.append(ShellInput(line, is_command=True))
         else:
             stop = _end_of_sql(text, start)
             if stop is None:
                 break
-            found.append(Statement(text[start:stop].strip()))
+            found.append(ShellInput(text[start:stop].strip()))
             end = stop + 1
         start = _skipped(text, end)
     return found, text[start:]
@@ -154,21 +154,21 @@ class _Session:
                 break
         return first
 
-    def _parsed(self, lines: Iterable[str]) -> Iterator[Statement]:
+    def _parsed(self, lines: Iterable[str]) -> Iterator[ShellInput]:
         text = ""
         for line in lines:
             found, text = split(text + line, self._names)
             yield from found
         yield from self._statements(text)
 
-    def _statements(self, text: str) -> list[Statement]:
+    def _statements(self, text: str) -> list[ShellInput]:
         """Return all statements in `text`, of which the last may lack its semicolon."""
         return split(f"{text}\n;", self._names)[0]
 
     def _rest(self, text: str) -> str:
         return split(text, self._names)[1]
 
-    def _run(self, statement: Statement, show: Callable[[str], None]) -> int:
+    def _run(self, statement: ShellInput, show: Callable[[str], None]) -> int:
         """Run `statement` and return its exit code."""
         try:
             if statement.is_command:

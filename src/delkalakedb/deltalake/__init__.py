@@ -30,7 +30,6 @@ check_deltalake()
 if TYPE_CHECKING:
     from delkalakedb.deltalake.create import *
     from delkalakedb.deltalake.dataset import *
-    from delkalakedb.deltalake.properties import *
     from delkalakedb.deltalake.registration import *
     from delkalakedb.deltalake.table import *
     from delkalakedb.deltalake.transactions import *
@@ -42,7 +41,6 @@ else:
         {
             "create": "convert_folder find_parquet read_footer",
             "dataset": "make_dataset odd_files scan_rows",
-            "properties": "set_properties unset_properties",
             "registration": "QueryBuilder register unregister",
             "table": "DeltaTable",
             "transactions": "Transaction transaction",

@@ -131,7 +131,7 @@ def open_real(
     features = known(snapshot.protocol.reader_features) or ()
     ratified = not isinstance(snapshot, PendingSnapshot)
     if ratified:
-        # Raises if the location is another table's by now.
+        # Raises if another table has taken the location.
         catalog.log(table.name, snapshot.identity).head()
     # delta-rs doesn't find every file whose path isn't in its shortest form.
     odd = has_odd_paths(snapshot) and local_folder(table.location) is not None

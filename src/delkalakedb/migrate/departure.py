@@ -70,7 +70,7 @@ def detach(
     storage_options: Mapping[str, str] | None = None,
     dry_run: bool = False,
 ) -> Detached:
-    """Make a table a plain, complete Delta table at its location, and forget it.
+    """Leave a plain, complete Delta table at the location; remove it from the catalog.
 
     If the log and the catalog differ, the catalog keeps the table and a `MirrorError`
     names the differences.

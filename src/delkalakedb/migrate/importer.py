@@ -5,7 +5,6 @@ catalog, together with versions that other writers add meanwhile. Then it shows 
 table in one transaction, and adopts the versions written in between.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,17 +15,16 @@ from delkalakedb.catalog import Catalog, CatalogOrUri, using_table
 from delkalakedb.catalog.load import StagedTable, find_table_at
 from delkalakedb.catalog.read import Head, check_name
 from delkalakedb.errors import CodecError, ProtocolError, TableExistsError
-from delkalakedb.migrate.loader import Loader, choose_source
+from delkalakedb.migrate.loader import Loader, choose_range
 from delkalakedb.mirror import adopt
 from delkalakedb.mirror.verify import Report, verify_table
 from delkalakedb.model.log import Replay
-from delkalakedb.model.paths import LOG
+from delkalakedb.model.paths import STAGED, STAGED_COMMITS
 from delkalakedb.model.rules.features import MANAGED
 from delkalakedb.model.rules.protocol import supported_features
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import LogFiles, Reading, list_log, list_newer
 
-_STAGED_COMMIT = re.compile(rf"{LOG}/_staged_commits/(\d{{20}})\.")
 # Differences looked for; foreign commits are among them, and aren't mistakes.
 _LOOKED_AT = 1000
 # Differences in a report.
@@ -151,9 +149,12 @@ def _stage(
     hold: str | None,
     reading: Reading,
 ) -> tuple[int, Replay | None]:
-    """Stage the whole log and show it; return the number of versions and the replay."""
+    """Stage the whole log and make the table visible.
+
+    Return the number of versions and the replay.
+    """
     log = list_log(store)
-    source = choose_source(log, history=history)
+    source = choose_range(log, history=history)
     # Another key, so that an import without outside files doesn't continue one with.
     key = f"{source.key}+outside" if outside_files else source.key
     staged = StagedTable(catalog, name, store.url, key)
@@ -183,8 +184,8 @@ def _check_whole(store: Store, head: Head, log: LogFiles) -> None:
     """Raise `ProtocolError` if another catalog hasn't published all of its versions."""
     if not supported_features(head.protocol) & MANAGED:
         return
-    for meta in store.list(f"{LOG}/_staged_commits"):
-        match = _STAGED_COMMIT.match(meta.path)
+    for meta in store.list(STAGED_COMMITS):
+        match = STAGED.fullmatch(meta.path)
         if match and int(match[1]) > log.latest:
             raise ProtocolError(
                 f"another catalog manages the table, and {meta.path} isn't published"

@@ -43,7 +43,7 @@ from delkalakedb.storage.log import LogFiles, Part, Reading, read_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImportRange:
     """The part of a log that an import reads.
 
     `first` is the oldest version; `checkpoint` holds the files of its checkpoint, and
@@ -61,7 +61,7 @@ class Source:
         return digest.hexdigest()[:16]
 
 
-def choose_source(log: LogFiles, *, history: bool) -> Source:
+def choose_range(log: LogFiles, *, history: bool) -> ImportRange:
     """Return the part of a log to import.
 
     Args:
@@ -73,13 +73,13 @@ def choose_source(log: LogFiles, *, history: bool) -> Source:
     while first - 1 in log.commits:
         first -= 1
     if first == 0 and (history or not log.checkpoints):
-        return Source(0)
+        return ImportRange(0)
     usable = [version for version in log.checkpoints if version >= first - 1]
     if not usable:
         missing = "is missing" if first else "can't be read"
         raise DeltaError(f"{log.url}: version {max(first - 1, 0)} {missing}")
     base = min(usable) if history else max(usable)
-    return Source(base, log.checkpoints[base])
+    return ImportRange(base, log.checkpoints[base])
 
 
 def read_entries(
@@ -122,7 +122,7 @@ class Loader:
         # start.
         self.replay: Replay | None = None
 
-    def load_base(self, source: Source, log: LogFiles) -> None:
+    def load_base(self, source: ImportRange, log: LogFiles) -> None:
         """Load the first version from its checkpoint, unless it is loaded already."""
         head = self._staged.head
         if not source.checkpoint or (head and head.version >= source.first):
@@ -168,7 +168,7 @@ class Loader:
         return self._staged.head
 
     def _first_entry(self, version: int, log: LogFiles) -> Entry:
-        """Return the first version's commit, without actions if its file is gone."""
+        """Return the first version's commit, without actions if the file is missing."""
         if version in log.commits:
             return next(self._read([(version, log.commits[version])]))
         return Entry(version, (), log.times_ms()[version], None)
@@ -178,7 +178,7 @@ class Loader:
         with self._staged.writing() as session:
             self._staged.write(session, head, [])
 
-    def _write_state(self, source: Source, actions: Iterable[Action]) -> None:
+    def _write_state(self, source: ImportRange, actions: Iterable[Action]) -> None:
         # At the version before, because the first version's own commit is applied next.
         state = list(actions)
         head = self._new_head(source.first, state)

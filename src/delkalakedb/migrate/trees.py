@@ -11,7 +11,7 @@ from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.load import find_table_at
 from delkalakedb.errors import CatalogError, DeltalakeDBError, ProtocolError
 from delkalakedb.migrate.importer import ImportProgress, import_table
-from delkalakedb.migrate.loader import choose_source
+from delkalakedb.migrate.loader import choose_range
 from delkalakedb.model.actions import Metadata, Protocol
 from delkalakedb.model.paths import LOG
 from delkalakedb.model.rules.protocol import check_adoptable, check_writable
@@ -189,7 +189,7 @@ def preview(catalog: Catalog, place: Place, *, history: bool = True) -> Outcome:
         log = list_log(place.store)
         state = FileTxnLogReader(place.store).state()
         check_adoptable((state.protocol, state.metadata), None, None, state.version)
-        first = choose_source(log, history=history).first
+        first = choose_range(log, history=history).first
     except DeltalakeDBError as error:
         return _refused(place, error, started)
     name = find_table_at(catalog, place.store.url)

@@ -157,7 +157,7 @@ def _list_log(
 ) -> Iterator[tuple[int, ObjectMeta]]:
     for meta in store.list(LOG, start_after):
         if meta.path > f"{LOG}/:":
-            # Behind the digits come sidecars, and discarded entries.
+            # Entries begin with digits; sidecars and `_discarded` sort after them.
             return
         if match := VERSION.match(meta.path):
             yield int(match[1]), meta

@@ -77,11 +77,6 @@ class Reads:
     identity: tuple[int, int] | None = None
     rows_only: bool = False
 
-    @property
-    def nothing(self) -> bool:
-        """Whether the operation looked at no file at all."""
-        return not (self.predicates or self.paths or self.whole_table)
-
 
 @dataclass(frozen=True, slots=True)
 class Staged:

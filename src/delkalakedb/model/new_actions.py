@@ -29,10 +29,8 @@ from delkalakedb.model.actions import (
 from delkalakedb.model.paths import Values, log_path
 from delkalakedb.model.rules.conflicts import ROW_TRACKING_DOMAIN
 from delkalakedb.model.rules.features import IN_COMMIT_TIMESTAMP, ROW_TRACKING
-from delkalakedb.model.rules.protocol import (
-    IN_COMMIT_TIMESTAMPS,
-    supported_features,
-)
+from delkalakedb.model.rules.protocol import supported_features
+from delkalakedb.model.schema.properties import parse_properties
 
 # The catalog writes these to every commit, whichever engine staged its actions.
 _OF_THE_CATALOG = (IN_COMMIT_TIMESTAMP, "isBlindAppend", "participants", "txnId")
@@ -201,7 +199,10 @@ def in_commit_timestamp_of(info: object) -> int | None:
 
 
 def check_custom_metadata(commit_properties: Any) -> None:
-    """Refuse custom metadata that the catalog writes; delta-rs checks all else."""
+    """Refuse custom metadata with keys that the catalog writes.
+
+    delta-rs checks the other keys.
+    """
     given = getattr(commit_properties, "custom_metadata", None)
     if isinstance(given, Mapping):
         _refuse(given, _OF_THE_CATALOG)
@@ -246,6 +247,33 @@ def _error(problem: str) -> CommitPropertiesError:
     return CommitPropertiesError(f"CommitProperties.custom_metadata {problem}")
 
 
+def with_counts(action: Action, counts: _Fields, more: _Fields | None = None) -> Action:
+    """Return a commitInfo with other counts in its metrics, and with `more` metrics.
+
+    An action of another kind, or without metrics, is returned as it is.
+    """
+    if not isinstance(action, CommitInfo):
+        return action
+    metrics = action.fields.get("operationMetrics")
+    if not isinstance(metrics, dict):
+        return action
+    metrics = {**recounted(metrics, counts), **(more or {})}
+    fields = {**action.fields, "operationMetrics": metrics}
+    return msgspec.structs.replace(action, fields=fields)
+
+
+def recounted(metrics: _Fields, counts: _Fields) -> dict[str, Any]:
+    """Return the metrics; those that `counts` names have the values from there."""
+    return {name: counts.get(name, value) for name, value in metrics.items()}
+
+
+def changed_state(
+    before: Sequence[Protocol | Metadata], after: Sequence[Protocol | Metadata]
+) -> tuple[Protocol | Metadata, ...]:
+    """Return the protocol and the metadata, as far as a commit changes them."""
+    return tuple(a for a, b in zip(after, before, strict=True) if a != b)
+
+
 NO_ROW_IDS = -1
 """The high water mark of a table that never gave a row id."""
 
@@ -267,7 +295,8 @@ _high_water_mark = msgspec.json.Decoder(_HighWaterMark)
 
 def gives_row_ids(protocol: Protocol, metadata: Metadata) -> bool:
     """Return whether commits under this protocol and metadata must assign row ids."""
-    suspended = _is_on(metadata, "delta.rowTrackingSuspended")
+    value = (known(metadata.configuration) or {}).get("delta.rowTrackingSuspended")
+    suspended = (value or "").strip().lower() == "true"
     return ROW_TRACKING in supported_features(protocol) and not suspended
 
 
@@ -360,9 +389,9 @@ def with_timestamp_enablement(
         version: the commit's version.
         timestamp_ms: the commit's in-commit timestamp.
     """
-    if not _is_on(metadata, IN_COMMIT_TIMESTAMPS) or previous is None:
+    if not _is_stamped(metadata) or previous is None:
         return metadata
-    if not _is_on(previous, IN_COMMIT_TIMESTAMPS):
+    if not _is_stamped(previous):
         since = {_SINCE_VERSION: str(version), _SINCE_TIMESTAMP: str(timestamp_ms)}
         return _configured(metadata, since)
     # A replaced table keeps its history, and so the version from which it is dated.
@@ -403,9 +432,8 @@ def _is_row_tracking(action: Action) -> bool:
     return isinstance(action, DomainMetadata) and action.domain == ROW_TRACKING_DOMAIN
 
 
-def _is_on(metadata: Metadata, key: str) -> bool:
-    value = (known(metadata.configuration) or {}).get(key)
-    return (value or "").strip().lower() == "true"
+def _is_stamped(metadata: Metadata) -> bool:
+    return parse_properties(metadata).enable_in_commit_timestamps
 
 
 def _configured(metadata: Metadata, values: Mapping[str, str | None]) -> Metadata:

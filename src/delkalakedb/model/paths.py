@@ -23,6 +23,7 @@ Values = dict[str, str | None]
 LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 SIDECARS = f"{LOG}/_sidecars"
+STAGED_COMMITS = f"{LOG}/_staged_commits"
 # The paths of commits and checksums, and of other files; first comes the version.
 ENTRY = re.compile(rf"{LOG}/(\d{{20}})\.(json|crc)")
 CHECKPOINT = re.compile(
@@ -31,7 +32,7 @@ CHECKPOINT = re.compile(
     r"|\.[0-9a-fA-F-]{36}\.(?:json|parquet))"
 )
 COMPACTED = re.compile(rf"{LOG}/(\d{{20}})\.(\d{{20}})\.compacted\.json")
-STAGED = re.compile(rf"{LOG}/_staged_commits/(\d{{20}})\.[^/]+\.json")
+STAGED = re.compile(rf"{STAGED_COMMITS}/(\d{{20}})\.[^/]+\.json")
 # The version of any of these files, and the last version of a compacted one.
 VERSION = re.compile(rf"{LOG}/(?:\d{{20}}\.(?=\d{{20}}\.))?(\d{{20}})\.")
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"

@@ -6,7 +6,9 @@ A time without a zone is in UTC, as in delta-rs.
 import re
 from datetime import UTC, date, datetime, timedelta
 
-DAY_MICROS = 86_400_000_000
+DAY_S = 86_400
+DAY_MS = DAY_S * 1_000
+DAY_MICROS = DAY_MS * 1_000
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = _EPOCH.replace(tzinfo=UTC)
 _EPOCH_DAY = _EPOCH.toordinal()

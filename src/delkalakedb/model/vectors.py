@@ -56,10 +56,15 @@ def vector_path(vector: DeletionVector) -> str | None:
     try:
         if len(identity) < _UUID_LENGTH:
             raise ValueError("too short")
-        name = f"deletion_vector_{UUID(bytes=_decode(identity))}.bin"
+        name = vector_file_name(UUID(bytes=_decode(identity)))
     except (KeyError, OverflowError, ValueError) as error:
         raise CodecError(f"{text!r} isn't the path of a deletion vector") from error
     return f"{folder}/{name}" if folder else name
+
+
+def vector_file_name(identity: UUID) -> str:
+    """Return the name of a file of deletion vectors."""
+    return f"deletion_vector_{identity}.bin"
 
 
 def vector_paths(vector: DeletionVector) -> Iterator[str]:

@@ -15,7 +15,7 @@ from delkalakedb.catalog import open_catalog
 from delkalakedb.catalog.read import no_such_table
 from delkalakedb.deltalake import DeltaTable, write_deltalake
 from delkalakedb.errors import QueryError, SchemaMismatchError, TableNotFoundError
-from delkalakedb.query.formats import DataFile, find_files, inspect_file, open_file
+from delkalakedb.query.formats import InputFile, find_files, inspect_file, open_file
 from delkalakedb.settings import parse_uri, require_table
 
 Advance = Callable[[int, int | None], None]
@@ -91,7 +91,7 @@ def _version(uri: str) -> int | None:
         return None
 
 
-def _target(files: Sequence[DataFile], schema: pa.Schema, *, merge: bool) -> pa.Schema:
+def _target(files: Sequence[InputFile], schema: pa.Schema, *, merge: bool) -> pa.Schema:
     """Return the columns to write; raise `SchemaMismatchError` on a misfit."""
     for file in files:
         extra = [f for f in file.schema if f.name not in schema.names]
@@ -124,7 +124,7 @@ def _write(uri: str, rows: "_Rows", options: dict[str, Any]) -> int:
                 continue
             written.result()
         except KeyboardInterrupt:
-            rows.stopped = True
+            rows.stop()
             raise
         except Exception:
             if rows.failure is not None:
@@ -138,7 +138,7 @@ class _Rows:
 
     def __init__(
         self,
-        files: Sequence[DataFile],
+        files: Sequence[InputFile],
         schema: pa.Schema,
         advance: Advance,
         before: int,
@@ -148,12 +148,16 @@ class _Rows:
         self._advance = advance
         self._before = before
         self.done = 0
-        self.stopped = False
+        self._stopped = False
         self.failure: Exception | None = None
 
     def reader(self) -> pa.RecordBatchReader:
         """Return the rows as an Arrow stream."""
         return pa.RecordBatchReader.from_batches(self._schema, self._watched())
+
+    def stop(self) -> None:
+        """End the stream with an error before its next batch."""
+        self._stopped = True
 
     def _watched(self) -> Iterator[pa.RecordBatch]:
         try:
@@ -166,10 +170,10 @@ class _Rows:
             self.failure = error
             raise
 
-    def _of(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+    def _of(self, file: InputFile) -> Iterator[pa.RecordBatch]:
         with open_file(file, self._schema) as batches:
             for batch in batches:
-                if self.stopped:
+                if self._stopped:
                     raise InterruptedError
                 self.done += batch.num_rows
                 self._advance(self._before + self.done, None)

@@ -34,7 +34,7 @@ _TYPED = {"csv": "types", "jsonl": "columns"}
 
 
 @dataclass(frozen=True)
-class DataFile:
+class InputFile:
     """A data file, its format and its columns."""
 
     path: str
@@ -67,12 +67,12 @@ def kind_of_file(path: str) -> str:
     return kind
 
 
-def inspect_file(path: str, kind: str | None) -> DataFile:
+def inspect_file(path: str, kind: str | None) -> InputFile:
     """Return a file's format and columns; the format defaults to its extension's."""
     kind = kind or kind_of_file(path)
     try:
         if kind not in _READERS:
-            return DataFile(path, kind, _dataset(path, kind).schema)
+            return InputFile(path, kind, _dataset(path, kind).schema)
         sql = (
             f"SELECT * FROM {_READERS[kind]}(?, {_LAYOUTS[kind]}, sample_size = -1) "
             "LIMIT 0"
@@ -81,7 +81,7 @@ def inspect_file(path: str, kind: str | None) -> DataFile:
             open_duckdb(sealed=False) as connection,
             run_query(connection, Query(sql, [path])) as rows,
         ):
-            return DataFile(path, kind, rows.schema)
+            return InputFile(path, kind, rows.schema)
     except (ValueError, OSError, pa.ArrowException) as error:
         raise DeltaError(f"{path}: not readable as {kind}: {error}") from error
 
@@ -92,7 +92,7 @@ def _dataset(path: str, kind: str) -> ds.Dataset:
 
 
 @contextmanager
-def open_file(file: DataFile, schema: pa.Schema) -> Iterator[Iterator[pa.RecordBatch]]:
+def open_file(file: InputFile, schema: pa.Schema) -> Iterator[Iterator[pa.RecordBatch]]:
     """Yield the rows of a file, as far as possible in the types of a schema."""
     if file.kind not in _READERS:
         yield _dataset(file.path, file.kind).to_batches()

@@ -20,7 +20,7 @@ else:
                 "RetrySettings SettingIgnoredWarning Settings SettingsDict SqlDict "
                 "SqlSettings StatsDict StatsSettings VectorDict VectorSettings"
             ),
-            "redaction": "SECRET_NAMES redact redact_secrets redact_url",
+            "redaction": "SECRET_NAMES redact redact_secrets redact_url uncoloured",
             "uri": (
                 "OPTIONS PlainSettings SCHEMES Uri format_uri is_deltasql parse_uri "
                 "plain_settings require_table scheme_of"

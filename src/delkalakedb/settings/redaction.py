@@ -63,6 +63,11 @@ _QUERY_SECRET = r"(?i)(\?.*?password=).*"
 _LONGEST = 300  # characters of a URI that an error shows
 
 
+def uncoloured(text: str) -> str:
+    """Return a library's message without the colours that it has for a terminal."""
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
+
+
 def redact(text: str) -> str:
     """Mask the passwords of URLs, `password=...` pairs and secret headers in a text.
 

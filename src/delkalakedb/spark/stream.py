@@ -188,9 +188,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _steps(
         self, catalog: Catalog, name: str, start: Offset, last: int
     ) -> Iterator[_Step]:
-        """Yield files that belong in one batch, with the offset after them.
+        """Yield each group of files of a batch, with the offset after the group.
 
-        At the end of a version without more files, there are none.
+        A version without more files ends with an empty group.
         """
         at = start
         if at.snapshot and at.version <= last:

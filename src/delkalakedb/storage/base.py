@@ -18,10 +18,10 @@ from obstore.exceptions import BaseError, NotFoundError
 
 from delkalakedb.errors import StorageError
 from delkalakedb.model.paths import NO_NAMES
+from delkalakedb.settings import uncoloured
 
 # The server's error code, such as NoSuchKey.
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 # The server's XML or HTML, of which errors show only the code.
 _MARKUP = re.compile(r"\s*<[?!a-z].*", re.IGNORECASE | re.DOTALL)
 _NEXT_LINE = re.compile(r"[:\s]*\n[\s↳]*")
@@ -40,7 +40,7 @@ _ADVICE = (
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
-    """There is no object at a path."""
+    """An object that doesn't exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def plain_words(text: str, url: str) -> str:
     line also says what to do.
     """
     code = _CODE.search(text)
-    line = _NEXT_LINE.sub(": ", _MARKUP.sub("", _COLOUR.sub("", text)).strip())
+    line = _NEXT_LINE.sub(": ", _MARKUP.sub("", uncoloured(text)).strip())
     line = line.rstrip(": ")
     if code is not None:
         line = f"{line}: {code[1]}"

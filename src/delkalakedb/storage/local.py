@@ -15,11 +15,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from delkalakedb.model.times import DAY_S
 from delkalakedb.storage.base import ObjectMeta, ObjectNotFoundError, Store
 
 _TEMPORARY = re.compile(r"\.dk-[0-9a-f]{32}\.tmp")
 _CHUNK_BYTES = 1 << 20
-_DAY_S = 24 * 60 * 60
 _GONE = (FileNotFoundError, NotADirectoryError)
 # Errors of the system that mean that no file has this name.
 _NO_FILE = frozenset(
@@ -147,7 +147,7 @@ class LocalStore(Store):
             for entry in entries:
                 if _TEMPORARY.fullmatch(entry.name):
                     with suppress(FileNotFoundError):
-                        if time.time() - entry.stat().st_mtime > _DAY_S:
+                        if time.time() - entry.stat().st_mtime > DAY_S:
                             os.unlink(entry.path)
 
     def delete_remains(self) -> None:

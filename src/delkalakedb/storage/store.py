@@ -189,6 +189,6 @@ def _is_known(vendor: str, key: str) -> bool:
     try:
         _build(f"{vendor}://any", config={key: ""})
     except BaseError as error:
-        # Any other error is about what the option alone lacks.
+        # Any other error is about options that are missing here, not about this one.
         return not isinstance(error, UnknownConfigurationKeyError)
     return True

@@ -6,8 +6,8 @@ from delkalakedb.doors import door
 
 if TYPE_CHECKING:
     from delkalakedb.telemetry.metrics_server import *
+    from delkalakedb.telemetry.publish_warnings import *
     from delkalakedb.telemetry.signals import *
-    from delkalakedb.telemetry.unpublished import *
 else:
     __getattr__, __dir__ = door(
         __name__,
@@ -17,6 +17,6 @@ else:
             "LAG_VERSIONS MAKE_CHECKPOINT MEASURES Measure OPEN PLAN PLANNED_FILES "
             "POOL_WAIT PUBLISH RETRIES STAGE STATEMENT VERSIONS log_commit log_event "
             "measured",
-            "unpublished": "PublishWarning tell_unpublished telling",
+            "publish_warnings": "PublishWarning tell_unpublished telling",
         },
     )

@@ -64,7 +64,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port that the server listens on."""
         return self._server.server_port
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from delkalakedb.write.committer import *
     from delkalakedb.write.files import *
     from delkalakedb.write.operation import *
+    from delkalakedb.write.properties import *
     from delkalakedb.write.restore import *
 else:
     __getattr__, __dir__ = door(
@@ -19,6 +20,7 @@ else:
             ),
             "files": ("Spool find_leftovers folder_of private_folder table_files"),
             "operation": "Engine Operation Staging Target",
+            "properties": "set_properties unset_properties",
             "restore": "check_present restored",
         },
     )

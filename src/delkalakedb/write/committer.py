@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from delkalakedb.catalog import Catalog, PendingSnapshot, Snapshot, new_table
+from delkalakedb.catalog import Catalog, PendingSnapshot, Snapshot, new_table, summary
 from delkalakedb.catalog.commit import Committed, Conflicted
 from delkalakedb.catalog.load import find_table_at
 from delkalakedb.catalog.read import Identity, check_name, check_place, no_such_table
@@ -58,8 +58,7 @@ def commit(
     if isinstance(outcome, Conflicted):
         return outcome
     made = [o for o in outcome if isinstance(o, Committed)]
-    # Callers keep summaries for long, so they have neither actions nor a lease.
-    summaries = tuple(replace(c, ratified=None, lease=None) for c in made)
+    summaries = tuple(map(summary, made))
     try:
         deliver(catalog, made, storage_options)
     except PublishWarning as warning:
@@ -217,9 +216,9 @@ def _discarding(written: "Staging[Any] | Together") -> Iterator[None]:
 
 
 class Together:
-    """Operations on tables of one catalog that become true together, or not at all.
+    """Operations on tables of one catalog that are committed together, or not at all.
 
-    Tables are seen as they were at one moment, with what was staged here on top.
+    Tables are seen at one moment, with the changes that this transaction has staged.
     """
 
     def __init__(self, catalog: Catalog, storage_options: _Options = None) -> None:
@@ -240,7 +239,7 @@ class Together:
         self._pid = os.getpid()
 
     def has(self, name: str) -> bool:
-        """Return whether there is a table `name`."""
+        """Return whether the transaction sees a table `name`."""
         return name in self._pending or name in self._versions
 
     def snapshot(self, name: str) -> Snapshot:

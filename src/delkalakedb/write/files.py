@@ -18,14 +18,13 @@ from weakref import finalize
 import pyarrow as pa
 
 from delkalakedb.errors import StorageError
+from delkalakedb.model.times import DAY_S
 from delkalakedb.storage import Store, local_folder, open_store
 
 try:
     import fcntl
 except ImportError:  # Windows has no such locks.
     fcntl = None  # type: ignore[assignment]
-
-_DAY_S = 24 * 60 * 60
 
 
 def own_path(name: str) -> Path:
@@ -100,7 +99,7 @@ def remove_leftovers(work: Path) -> None:
         with suppress(FileNotFoundError, BlockingIOError):
             lock = _lock(Path(entry.path), wait=False)
             try:
-                old = time.time() - entry.stat().st_mtime > _DAY_S
+                old = time.time() - entry.stat().st_mtime > DAY_S
                 if lock is not None or old:
                     shutil.rmtree(entry.path, ignore_errors=True)
             finally:

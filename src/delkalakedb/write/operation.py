@@ -8,14 +8,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, Protocol, Self, TypeVar
-
-import msgspec
+from typing import Generic, Protocol, Self, TypeVar
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.errors import StorageError
-from delkalakedb.model.actions import Action, CommitInfo, Remove, Txn
+from delkalakedb.model.actions import Action, Remove, Txn
 from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.new_actions import with_counts
 from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.telemetry import STAGE, measured
 from delkalakedb.write.files import TableFiles, table_files
@@ -185,15 +184,4 @@ def _with_removed_counts(
     """Return an overwrite's actions, whose metrics count all files as removed."""
     # As delta-rs says it, and as Delta Spark does.
     counts = {"num_removed_files": num_files, "numRemovedFiles": str(num_files)}
-
-    def counted(action: Action) -> Action:
-        if not isinstance(action, CommitInfo):
-            return action
-        metrics = action.fields.get("operationMetrics")
-        if not isinstance(metrics, dict):
-            return action
-        metrics = {name: counts.get(name, value) for name, value in metrics.items()}
-        fields: dict[str, Any] = {**action.fields, "operationMetrics": metrics}
-        return msgspec.structs.replace(action, fields=fields)
-
-    return tuple(map(counted, actions))
+    return tuple(with_counts(action, counts) for action in actions)

@@ -10,7 +10,7 @@ from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.read import Head, load_only_in
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Action, Add, Metadata, Protocol, Remove, known
-from delkalakedb.model.new_actions import removed
+from delkalakedb.model.new_actions import changed_state, removed
 from delkalakedb.model.paths import files_inside
 from delkalakedb.model.rules.protocol import fenced, is_fenced, supported_features
 from delkalakedb.model.schema.identity import with_newest_marks
@@ -22,7 +22,7 @@ _LAST_COLUMN_ID = "delta.columnMapping.maxColumnId"
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class Restoration:
     """The differences between two versions, as a commit on the newer one."""
 
     state: tuple[Protocol | Metadata, ...]
@@ -51,7 +51,7 @@ def restored(
     downgrade: bool,
     now_ms: int,
     may_stay: bool = False,
-) -> Restored:
+) -> Restoration:
     """Return what to commit on `now` so that the table is as `then`.
 
     Args:
@@ -70,8 +70,8 @@ def restored(
         )
     come = load_only_in(catalog.backend, then, now.version)
     go = load_only_in(catalog.backend, now, then.version)
-    return Restored(
-        tuple(_state(now, then, downgrade=downgrade)),
+    return Restoration(
+        _state(now, then, downgrade=downgrade),
         tuple(msgspec.structs.replace(add, data_change=True) for add in come),
         tuple(removed(add, now_ms) for add in go),
     )
@@ -86,17 +86,15 @@ def check_present(name: str, adds: Iterable[Add], store: Store) -> None:
                 raise DeltaError(f"{name}: Find missing file {path} when restore.")
 
 
-def _state(now: Head, then: Head, *, downgrade: bool) -> Iterable[Protocol | Metadata]:
+def _state(
+    now: Head, then: Head, *, downgrade: bool
+) -> tuple[Protocol | Metadata, ...]:
     protocol = then.protocol if downgrade else _widest(now.protocol, then.protocol)
     metadata = _with_last_column_id(then.metadata, now.metadata)
     metadata = with_newest_marks(metadata, now.metadata)
     if is_fenced(now.protocol):
         protocol, metadata = fenced(protocol, metadata)
-    return [
-        action
-        for action, before in ((protocol, now.protocol), (metadata, now.metadata))
-        if action != before
-    ]
+    return changed_state((now.protocol, now.metadata), (protocol, metadata))
 
 
 def _widest(now: Protocol, then: Protocol) -> Protocol:

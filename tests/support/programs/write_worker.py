@@ -14,7 +14,7 @@ Batches = Iterable[pa.RecordBatch]
 
 
 def main(uri: str, s3_uri: str, options: str, folder: str) -> None:
-    """Write to both tables, then to the first until somebody kills this process."""
+    """Write to both tables, then to the first until this process is killed."""
     marks = Path(folder)
     given = dict(item.split("=", 1) for item in options.split(","))
     # Tasks are tried three times.

@@ -10,7 +10,7 @@ _ESTABLISHED = 1  # TCP_ESTABLISHED of Linux
 
 
 class Proxy:
-    """Passes bytes on to Postgres until it is told to cut the line at a COMMIT.
+    """Passes bytes on to Postgres until the test cuts the line at a COMMIT.
 
     `cut` says when, once: `before` the server gets it, `during` it (the server has
     it, the client hears nothing more), or `after` the server has answered. With `late`

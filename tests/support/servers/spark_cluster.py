@@ -20,7 +20,7 @@ _SMALL = {
     "SPARK_DAEMON_MEMORY": "256m",
     "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
     "SPARK_LOCAL_IP": "127.0.0.1",
-    # Whoever opens a catalog on an executor fails by it.
+    # A task that opens a catalog on an executor fails because of it.
     "DELKALAKEDB_CONFIG": "/no/catalog/here.toml",
 }
 

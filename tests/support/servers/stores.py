@@ -31,7 +31,7 @@ BUCKET = "lake"
 
 @dataclass(frozen=True)
 class Place:
-    """A location that nobody else uses, and how to get at it."""
+    """A location that only one test uses, and the options of its store."""
 
     location: str
     storage_options: dict[str, str]

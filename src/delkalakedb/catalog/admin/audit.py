@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from delkalakedb.catalog.engine import Backend, CommitRow
 from delkalakedb.catalog.read import commit_from_row, no_such_table
+from delkalakedb.model.times import DAY_MS
 
 # rows; more than a catalog can have
 _ALL = 2**62
-_DAY_MS = 86_400_000
 # small files, from which on `optimize` is advised
 _MANY_SMALL = 10
 # versions, from which on `retention` is advised
@@ -171,11 +171,11 @@ def load_growth(backend: Backend, name: str, since_ms: int) -> list[Growth]:
 
 def by_day(commits: Iterable[Growth]) -> Iterator[Growth]:
     """Yield the growth of each day (UTC), with the timestamp of its midnight."""
-    for day, group in groupby(commits, lambda one: one.timestamp_ms // _DAY_MS):
+    for day, group in groupby(commits, lambda one: one.timestamp_ms // DAY_MS):
         found = list(group)
         yield replace(
             found[-1],
-            timestamp_ms=day * _DAY_MS,
+            timestamp_ms=day * DAY_MS,
             operation=None,
             num_added_files=sum(one.num_added_files for one in found),
             num_removed_files=sum(one.num_removed_files for one in found),

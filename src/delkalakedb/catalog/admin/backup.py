@@ -163,7 +163,10 @@ class SchemaVersions:
 
 
 def load_versions(uri: "Uri", settings: "Settings") -> SchemaVersions:
-    """Return the schema versions; raise an error if there is no catalog."""
+    """Return the catalog's schema version and the newest one that the package knows.
+
+    Raise an error if there is no catalog.
+    """
     with using_backend(uri, settings) as backend:
         current = _find_version(backend, uri)
     return SchemaVersions(current, latest_schema_version(uri.engine))

@@ -55,7 +55,7 @@ def holder_of(token: str) -> str:
 
 
 def begin(token: str, lasts_s: float) -> str:
-    """Note that this process works under a lease, and return the lease's holder."""
+    """Register a lease of this process; return the text that names its holder."""
     holder, now = holder_of(token), time.monotonic()
     for old in [old for old, until in list(_working.until.items()) if until < now]:
         _working.until.pop(old, None)
@@ -188,7 +188,7 @@ class Heartbeat:
                 if not self._renew():
                     return
             except DeltalakeDBError as error:
-                # The database may be back for the next one.
+                # The next renewal may reach the database again.
                 _log.debug("a renewal failed: %s", error)
             if self._ended.wait(self._every_s):
                 return
@@ -202,7 +202,7 @@ class _Watch(Forkable):
         self._waiting: set[Heartbeat] = set()
         self._thread: threading.Thread | None = None
         self._ending = False
-        # When the thread looks next.
+        # when the thread checks next, on the monotonic clock
         self._looks = float("inf")
 
     def add(self, beat: Heartbeat) -> None:

@@ -33,6 +33,7 @@ from delkalakedb.model.rules.conflicts import (
     Rule,
     Winner,
     first_conflict,
+    reads_nothing,
 )
 from delkalakedb.model.rules.row_changes import marked, united
 
@@ -131,7 +132,7 @@ def find_expired(staged: Staged, head: Head) -> Conflicted | None:
 
 def _appends_blindly(staged: Staged) -> bool:
     return (
-        staged.reads.nothing
+        reads_nothing(staged.reads)
         and not staged.reads.app_ids
         and not staged.remove_all
         and all(isinstance(action, Add | CommitInfo) for action in staged.actions)

@@ -1,7 +1,7 @@
 """The reconcilers that run, as the catalog knows them.
 
-A reconciler says every few seconds that it is there, and takes itself off the list when
-it ends. One that was killed stays on the list for a day.
+A reconciler records every few seconds that it is running, and deletes its row when it
+ends. The row of a reconciler that was killed stays for a day.
 """
 
 import os
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from delkalakedb.catalog.engine import Backend, Run, actor_of
 from delkalakedb.clock import now_ms
+from delkalakedb.model.times import DAY_MS
 
-# milliseconds; how long one that was killed stays on the list
-_KEPT_MS = 86_400_000
+# milliseconds; how long the row of a reconciler that was killed stays
+_KEPT_MS = DAY_MS
 # milliseconds; one that hasn't been seen for so long is counted as gone
 _GONE_MS = 30_000
 
@@ -64,11 +65,11 @@ class Presence:
         }
 
     def note(self) -> None:
-        """Say that the reconciler runs."""
+        """Record that the reconciler is running."""
         self._write(Run("see_reconciler", self._row | _now()))
 
     def end(self) -> None:
-        """Take it off the list, and those that were killed long ago."""
+        """Delete this reconciler's row, and those of reconcilers killed long ago."""
         params = {"reconciler_id": self._id, "kept_ms": _KEPT_MS}
         self._write(Run("forget_reconciler", params | _now()))
 

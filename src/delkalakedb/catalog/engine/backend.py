@@ -328,7 +328,7 @@ class Backend(ABC):
     def at_once(self, queries: Sequence[Query]) -> list[list[Any]]:
         """Run statements as one transaction that isn't durable; return their rows.
 
-        The statements change nothing that is part of a head.
+        A crash may undo the statements, so none of them may change a table's head.
         """
         with self.writing(durable=False) as session:
             return session.rows_many(queries)
@@ -390,7 +390,7 @@ class Backend(ABC):
         return False
 
     def start_anew(self) -> None:  # noqa: B027
-        """Forget a database that is gone, so that a new one can take its place."""
+        """Forget a database that was deleted, so that a new one can replace it."""
 
     @abstractmethod
     def close(self) -> None:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from delkalakedb.catalog.engine.backend import Backend, load_backend
 from delkalakedb.catalog.engine.migrations import latest_schema_version
+from delkalakedb.clock import pauses
 from delkalakedb.errors import CatalogBusyError, CatalogUnavailableError
 from delkalakedb.forks import at_fork
 from delkalakedb.telemetry import POOL_WAIT
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 # seconds between two attempts to connect to a server that has no free slot
-_FULL_PAUSE_S = 0.1
+_FULL_PAUSES_S = 0.05, 0.5
 # Connections of a parent process: closing them here would end them there.
 _inherited: list[object] = []
 # What was in use in the parent when this process was forked, and can't be used here.
@@ -198,6 +199,7 @@ class Pool(Generic[C]):
                 f"for {self._timeout_s:g} s; raise pool_size or close readers"
             ) from None
         POOL_WAIT.record(time.monotonic() - started)
+        waits = pauses(*_FULL_PAUSES_S, jitter=0.5)
         try:
             while True:
                 self._check_open()
@@ -211,7 +213,7 @@ class Pool(Generic[C]):
                         raise full.__cause__ or full from None
                 # An idle one of the other driver holds a slot of the server, too.
                 self._slots.close_one()
-                time.sleep(_FULL_PAUSE_S)
+                time.sleep(next(waits))
         except BaseException:
             self._slots.put()
             raise
@@ -233,7 +235,7 @@ class Pool(Generic[C]):
                 return
             self.idle.append(connection)
             if not self._users:
-                # The last one left meanwhile.
+                # The last user left while the connection was being returned.
                 self.close_idle()
         finally:
             self._slots.put()

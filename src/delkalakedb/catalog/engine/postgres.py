@@ -50,7 +50,7 @@ from delkalakedb.catalog.engine.backend import (
 )
 from delkalakedb.catalog.engine.pool import NoFreeSlotError, Pool
 from delkalakedb.catalog.engine.postgres_dump import dump_tables, dumped_rows
-from delkalakedb.catalog.engine.prepared import Prepared, preparation
+from delkalakedb.catalog.engine.preparations import Prepared, preparation
 from delkalakedb.catalog.engine.statements import load_statements, qualify
 from delkalakedb.errors import (
     CatalogBusyError,

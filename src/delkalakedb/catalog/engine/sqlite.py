@@ -26,6 +26,7 @@ from delkalakedb.catalog.engine.backend import (
 )
 from delkalakedb.catalog.engine.pool import Pool
 from delkalakedb.catalog.engine.statements import load_statements
+from delkalakedb.clock import pauses
 from delkalakedb.errors import (
     CatalogBusyError,
     CatalogError,
@@ -259,6 +260,7 @@ class SqliteBackend(FileBackend):
     def _enter_wal(self, connection: _Connection) -> None:
         # SQLite doesn't call its busy handler while others turn the same file to WAL.
         deadline = time.monotonic() + self._lock_timeout_s
+        waits = pauses(0.005, 0.05, jitter=0.5)
         while True:
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -267,7 +269,7 @@ class SqliteBackend(FileBackend):
                 busy = error.sqlite_errorcode & 0xFF in _BUSY
                 if not busy or time.monotonic() > deadline:
                     raise
-                time.sleep(0.01)
+                time.sleep(next(waits))
 
     def _healthy(self, connection: _Connection) -> bool:
         """Return whether the connection is idle and its file is still at the path."""

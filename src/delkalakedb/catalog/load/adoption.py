@@ -46,6 +46,7 @@ from delkalakedb.catalog.read import (
     remove_fields,
     revise,
 )
+from delkalakedb.clock import pauses
 from delkalakedb.errors import MirrorError, ProtocolError
 from delkalakedb.model.actions import (
     Action,
@@ -64,7 +65,7 @@ from delkalakedb.model.rules.protocol import check_adoptable
 from delkalakedb.model.schema.properties import parse_properties
 
 # seconds between two attempts to take a lease
-_PAUSE_S = 0.05
+_PAUSES_S = 0.02, 0.2
 _MAX_BIGINT = 2**63 - 1
 _Live = Mapping[str, Sequence[LiveFile]]
 
@@ -97,13 +98,14 @@ def hold_mirror(catalog: Catalog, name: str) -> Iterator[Lease]:
     outbox = Outbox(catalog.backend)
     settings = catalog.settings.mirror
     deadline = time.monotonic() + settings.wait
+    waits = pauses(*_PAUSES_S, jitter=0.5)
     while not isinstance(
         lease := outbox.take(name, settings.lease, early=True, settling=True), Lease
     ):
         if time.monotonic() > deadline:
             owner = lease.lease_owner or "another process"
             raise MirrorError(f"{name}: {owner} is writing to the log; try again")
-        time.sleep(_PAUSE_S)
+        time.sleep(next(waits))
     try:
         with outbox.keeping(lease, math.inf):
             yield lease

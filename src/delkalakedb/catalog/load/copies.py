@@ -30,7 +30,7 @@ _PER_TABLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CatalogTable:
     """A table of the catalog's schema that has rows of a Delta table.
 
     `key` is the column that says which Delta table a row belongs to. `order` names the
@@ -60,7 +60,7 @@ class Part:
 
 
 PARTS = (
-    Part(
+    CatalogTable(
         "dl_table_versions",
         "version",
         "table_id version timestamp_ms read_version metadata_version protocol_version "
@@ -71,24 +71,24 @@ PARTS = (
         "other_actions published_sha256",
         "is_blind_append",
     ),
-    Part("dl_metadata", "version", "table_id version", "action"),
-    Part("dl_protocols", "version", "table_id version", "action"),
-    Part(
+    CatalogTable("dl_metadata", "version", "table_id version", "action"),
+    CatalogTable("dl_protocols", "version", "table_id version", "action"),
+    CatalogTable(
         "dl_txns",
         "version, app_id",
         "table_id version txn_version",
         "app_id action",
     ),
-    Part(
+    CatalogTable(
         "dl_domains", "version, domain", "table_id version", "domain action", "removed"
     ),
-    Part(
+    CatalogTable(
         "dl_cdc_files",
         "version, ordinal",
         "table_id version ordinal size_bytes",
         "path action",
     ),
-    Part(
+    CatalogTable(
         "dl_files",
         "file_id",
         "file_id table_id path_hash added_version removed_version size_bytes "
@@ -99,7 +99,7 @@ PARTS = (
         "data_change remove_data_change",
         key="file_id",
     ),
-    Part(
+    CatalogTable(
         "dl_number_stats",
         "file_id, column_id",
         "file_id column_id class added_version removed_version",
@@ -107,7 +107,7 @@ PARTS = (
         doubles="lo hi",
         key="file_id",
     ),
-    Part(
+    CatalogTable(
         "dl_text_stats",
         "file_id, column_id",
         "file_id column_id class added_version removed_version",
@@ -128,7 +128,7 @@ def renumbered(head: Head, table_id: int) -> Head:
     return replace(head, table_id=table_id, stat_columns=columns)
 
 
-def count_rows(backend: Backend, part: Part, table_id: int) -> int:
+def count_rows(backend: Backend, part: CatalogTable, table_id: int) -> int:
     """Return how many rows `part` has of a table."""
     sql = _filled(backend, "count_copied", part)
     with backend.reading() as session:
@@ -137,7 +137,7 @@ def count_rows(backend: Backend, part: Part, table_id: int) -> int:
 
 
 def read_rows(
-    backend: Backend, part: Part, table_id: int, done: int, number: int
+    backend: Backend, part: CatalogTable, table_id: int, done: int, number: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part after the first `done`, renumbered to `number`."""
     schema = part.schema
@@ -152,7 +152,7 @@ def read_rows(
             yield _shifted(batch.slice(start, _BATCH_ROWS), shift).cast(schema)
 
 
-def inserts(part: Part, rows: pa.RecordBatch) -> list[Insert]:
+def inserts(part: CatalogTable, rows: pa.RecordBatch) -> list[Insert]:
     """Return the inserts of `rows`."""
     if "removed_version" not in rows.schema.names or part.table == "dl_files":
         return [_insert(part, rows)]
@@ -197,7 +197,7 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield held.combine_chunks()
 
 
-def _insert(part: Part, rows: pa.RecordBatch) -> Insert:
+def _insert(part: CatalogTable, rows: pa.RecordBatch) -> Insert:
     return Insert(part.table, {n: rows[n].to_pylist() for n in rows.schema.names})
 
 
@@ -209,12 +209,12 @@ def _shifted(rows: pa.RecordBatch, shift: int) -> pa.RecordBatch:
     return rows
 
 
-def _span(part: Part, table_id: int) -> dict[str, int]:
+def _span(part: CatalogTable, table_id: int) -> dict[str, int]:
     unit = _PER_TABLE[part.key]
     return {"first": table_id * unit, "end": (table_id + 1) * unit}
 
 
-def _filled(backend: Backend, statement: str, part: Part) -> str:
+def _filled(backend: Backend, statement: str, part: CatalogTable) -> str:
     sql = backend.statements[statement]
     names = {
         "columns": ", ".join(_selected(field) for field in part.schema),

@@ -208,7 +208,7 @@ def set_(app: App, table: str, properties: tuple[tuple[str, str], ...]) -> None:
 
     Names that begin with delta. are Delta's properties; all other names are free.
     """
-    from delkalakedb.deltalake import set_properties
+    from delkalakedb.write import set_properties
 
     with app.connect() as catalog:
         set_properties(catalog, table, dict(properties))
@@ -222,7 +222,7 @@ def set_(app: App, table: str, properties: tuple[tuple[str, str], ...]) -> None:
 @pass_app
 def unset(app: App, table: str, names: tuple[str, ...], if_exists: bool) -> None:
     """Remove properties of TABLE, so that their defaults apply again."""
-    from delkalakedb.deltalake import unset_properties
+    from delkalakedb.write import unset_properties
 
     with app.connect() as catalog:
         unset_properties(catalog, table, names, if_exists=if_exists)

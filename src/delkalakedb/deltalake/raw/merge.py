@@ -26,10 +26,10 @@ _COMPARABLE: dict[str, Callable[[pa.DataType], bool]] = {
 }
 
 
-class MergePlan:
+class MergeRequest:
     """A stand-in for deltalake's `PyMergeBuilder`, which is bound to one workspace.
 
-    The merge that a plan describes can be run in any number of workspaces.
+    The merge that a request describes can be run in any number of workspaces.
     """
 
     def __init__(self, source: Any, options: dict[str, Any]) -> None:

@@ -2,14 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 
-from delkalakedb.catalog import has_vectors, load_files
-from delkalakedb.catalog.commit import Conflicted, Mirror, Outbox
+from delkalakedb.catalog import Snapshot, has_vectors, load_files
+from delkalakedb.catalog.commit import Mirror, Outbox
 from delkalakedb.catalog.engine import CLIENT
 from delkalakedb.catalog.read import load_commits
 from delkalakedb.clock import now_ms
@@ -34,13 +33,14 @@ from delkalakedb.model.actions import (
     dv_id,
     encode_commit,
 )
-from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.new_actions import custom_metadata, new_commit_info, removed
 from delkalakedb.model.paths import compacted_path, key_inside
+from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.times import parse_rfc_3339, to_ms
 from delkalakedb.storage import ObjectMeta, Store, open_store
-from delkalakedb.write import check_present, commit, lost, restored
+from delkalakedb.write import Operation, check_present, perform, restored
+from delkalakedb.write.engines import InPlace, Work
 
 _MANIFESTS = "_symlink_format_manifest"
 _Fields = Mapping[str, Any]
@@ -81,12 +81,13 @@ def vacuum(
         "numFilesToDelete": len(plan),
         "sizeOfDataToDelete": sum(plan.values()),
     }
-    _commit(table, _info("VACUUM START", parameters, start, custom))
+    info = _info("VACUUM START", parameters, start, custom)
+    _commit(table, _newest(table), info)
     # What was ratified meanwhile may have brought a file back.
     deleted = vacuum.delete(plan)
     end = {"numDeletedFiles": len(deleted), "numVacuumedDirectories": 0}
     info = _info("VACUUM END", {"status": "COMPLETED"}, end, custom)
-    _commit(table, info, txns=_txns(commit_properties))
+    _commit(table, _newest(table), info, _txns(commit_properties))
     return deleted
 
 
@@ -118,13 +119,9 @@ def restore(
     if not ignore_missing_files:
         check_present(table.name, difference.adds, _store(table))
     metrics = difference.metrics
-    _commit(
-        table,
-        _info("RESTORE", _restored_from(target), metrics, custom),
-        difference.actions,
-        reads=Reads(version=table.snapshot.version, whole_table=True),
-        txns=_txns(commit_properties),
-    )
+    info = _info("RESTORE", _restored_from(target), metrics, custom)
+    actions = (*_txns(commit_properties), *difference.actions)
+    _commit(table, table.snapshot, info, actions, files=Anything())
     return _json(metrics)
 
 
@@ -137,21 +134,18 @@ def repair(
     """Remove from the table the files that the store lacks; return metrics as JSON."""
     table.check_upkeep("repair")
     custom = custom_metadata(commit_properties)
-    latest = table.log.latest_version()
-    absent = _absent(table, latest)
-    paths = [add.path for add in absent]
-    names = [unquote(path) for path in paths]
+    latest = _newest(table)
+    absent = _absent(table, latest.version)
+    names = [unquote(add.path) for add in absent]
     metrics = {"dry_run": dry_run, "files_removed": _json(names)}
     if dry_run or not absent:
         return _json(metrics)
     removed_ms = now_ms()
-    _commit(
-        table,
-        _info("FSCK", {}, metrics, custom),
-        [removed(add, removed_ms) for add in absent],
-        reads=Reads(version=latest, paths=frozenset(paths)),
-        txns=_txns(commit_properties),
-    )
+    removes = [removed(add, removed_ms) for add in absent]
+    info = _info("FSCK", {}, metrics, custom)
+    actions: list[Action] = [*_txns(commit_properties), *removes]
+    # It depends on the files that it removes, as an optimize does.
+    _commit(table, latest, info, actions, rearranges=True)
     return _json(metrics)
 
 
@@ -243,23 +237,30 @@ def _version_of(table: SqlRawTable, target: int | str) -> int:
 
 def _commit(
     table: SqlRawTable,
+    snapshot: Snapshot,
     info: CommitInfo,
     actions: Iterable[Action] = (),
     *,
-    reads: Reads | None = None,
-    txns: Iterable[Txn] = (),
+    files: Predicate | None = None,
+    rearranges: bool = False,
 ) -> None:
-    """Commit actions, once, and move to the new version."""
-    if reads is None:
-        reads = Reads(version=table.log.latest_version())
-    reads = replace(reads, identity=table.snapshot.identity)
-    staged = Staged(table.name, (info, *txns, *actions), reads)
-    here, options = table.snapshot, table.storage_options
-    done = commit(table.catalog, staged, storage_options=options)
-    if isinstance(done, Conflicted):
-        operation = str(info.fields["operation"])
-        raise lost(operation.lower(), here, done)
-    table.move_to(done[-1].version if done else None)
+    """Commit actions on a version, once, and move to the new version."""
+    name = str(info.fields["operation"]).lower()
+    engine = InPlace(lambda _: Work(None, [(info, *actions)]))
+    # Without retries, because the actions are for this version.
+    _, version = perform(
+        table.catalog,
+        snapshot,
+        Operation(name, engine, files, rearranges),
+        retries=0,
+        storage_options=table.storage_options,
+    )
+    table.move_to(version)
+
+
+def _newest(table: SqlRawTable) -> Snapshot:
+    identity = table.snapshot.identity
+    return table.catalog.snapshot(table.name, identity=identity)
 
 
 def _absent(table: SqlRawTable, version: int) -> list[Add]:

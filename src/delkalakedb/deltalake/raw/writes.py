@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake._internal import RawDeltaTable
 
-from delkalakedb.deltalake.raw.merge import MergePlan
+from delkalakedb.deltalake.raw.merge import MergeRequest
 from delkalakedb.deltalake.raw.raw_table import SqlRawTable
 from delkalakedb.errors import DeltaError, PredicateError, TableExistsError
 from delkalakedb.model.actions import Add, Metadata, known
@@ -119,13 +119,13 @@ def _with_vectors(
 
 def create_merge_builder(
     table: SqlRawTable, source: Any, *args: Any, **kwargs: Any
-) -> MergePlan:
+) -> MergeRequest:
     """Return the builder of a merge, which `merge_execute` runs."""
     options = _options("create_merge_builder", (source, *args), kwargs)
-    return MergePlan(options.pop("source"), options)
+    return MergeRequest(options.pop("source"), options)
 
 
-def merge_execute(table: SqlRawTable, merge_builder: MergePlan) -> str:
+def merge_execute(table: SqlRawTable, merge_builder: MergeRequest) -> str:
     """Merge; return metrics as JSON."""
     with closing(Spool(merge_builder.source)) as spool:
         engine = DeltaRs[str](lambda raw: merge_builder.run(raw, spool.reader()))
@@ -136,7 +136,7 @@ def merge_execute(table: SqlRawTable, merge_builder: MergePlan) -> str:
         return table.perform(operation, merge_builder.commit_properties)
 
 
-def _matching(table: SqlRawTable, merge: MergePlan, spool: Spool) -> Search:
+def _matching(table: SqlRawTable, merge: MergeRequest, spool: Spool) -> Search:
     """Return the rows that a merge may change, by its source's keys."""
     snapshot = table.current()
     try:

@@ -13,8 +13,13 @@ from delkalakedb.model.actions import Action, Metadata, Protocol, action_to_dict
 from delkalakedb.model.schema.partition import PartitionValue, parse_partition_value
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import Column, parse_schema
+from delkalakedb.model.stats.json_arrays import (
+    arrow_type,
+    json_type,
+    parse_texts,
+    typed,
+)
 from delkalakedb.model.stats.stats import measured_columns
-from delkalakedb.model.stats.typed import arrow_type, json_type, parse_texts, typed
 
 # Small enough for its JSON to stay in the processor's cache.
 _SLICE_ROWS = 4_000
@@ -77,7 +82,7 @@ def _partition_columns(metadata: Metadata) -> dict[str, str]:
 
 
 def _stats_type(columns: Sequence[Column], leaf: _Leaf) -> pa.StructType:
-    # As Delta Spark and delta-rs have it, though JSON may have more.
+    # No bounds of booleans, as in Delta Spark and delta-rs; JSON may have them.
     bounded = [c for c in columns if c.type != "boolean" and leaf(c.type)]
     bounds = _nested([(c.physical, leaf(c.type)) for c in bounded])
     counts = _nested([(c.physical, pa.int64()) for c in columns])

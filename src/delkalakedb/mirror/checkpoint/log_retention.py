@@ -27,12 +27,12 @@ from delkalakedb.model.paths import (
     commit_path,
 )
 from delkalakedb.model.schema.properties import (
-    DAY_MS,
     TableProperties,
     log_cutoff_ms,
     midnight_ms,
     parse_properties,
 )
+from delkalakedb.model.times import DAY_MS
 from delkalakedb.storage import ObjectMeta, Store
 from delkalakedb.storage.log import LogFiles, list_log, read_sidecars
 from delkalakedb.telemetry import log_event

@@ -1,5 +1,6 @@
 """Publishing: copy ratified commits to `_delta_log`, in order, under a lease."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from delkalakedb.doors import door
@@ -23,3 +24,13 @@ else:
             "statuses": "MirrorStatus absence status status_of",
         },
     )
+
+
+def drain_loaded() -> None:
+    """Publish the commits of this process that wait to be published in the background.
+
+    Each of their tables gets one attempt, within a bounded time. A process that hasn't
+    loaded `delivery` has committed nothing, and loads nothing here.
+    """
+    if (delivery := sys.modules.get(f"{__name__}.delivery")) is not None:
+        delivery.drain()

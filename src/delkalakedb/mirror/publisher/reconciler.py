@@ -105,7 +105,7 @@ class Reconciler:
         self._failure: str | None = None
 
     def stop(self) -> None:
-        """Ask `run_forever` to finish the tables at work and return."""
+        """Ask `run_forever` to finish the current tables and return."""
         self._stop.set()
 
     def trouble(self) -> str | None:

@@ -200,7 +200,10 @@ def broken(version: int, where: str, why: object) -> Difference:
 
 
 def _guarded(log: Source) -> Iterator[Action]:
-    """Yield the log's actions; wrap errors, to tell them from those of the catalog."""
+    """Yield the log's actions; wrap their errors.
+
+    Wrapped errors are distinguished from the catalog's.
+    """
     try:
         yield from log()
     except UNREADABLE as error:

@@ -225,8 +225,8 @@ def _is_conjunction(item: Any) -> bool:
 class _Tuples:
     """A parser of `(column, op, value)` tuples that follows deltalake.
 
-    An empty text is null. In a text column that isn't a partition column it also
-    matches empty texts.
+    An empty text is null. In a text column that isn't a partition column, an empty text
+    also matches empty values.
     """
 
     def __init__(self, schema: Schema, partition_columns: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ names, single quotes text without backslash escapes. An expression that isn't
 understood keeps every file, because the engine that reads the rows evaluates it.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -36,6 +35,7 @@ from delkalakedb.model.predicate.predicate import (
 from delkalakedb.model.schema.schema import Column, Schema
 from delkalakedb.model.stats.values import Kind, coerce, kind_of
 from delkalakedb.model.times import parse_moment
+from delkalakedb.settings import uncoloured
 
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _MOMENTS = {"TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ", "DATETIME"}
@@ -51,7 +51,6 @@ _PLAIN = {
     *("DASH", "DOT", "FALSE", "IDENTIFIER", "NULL", "NUMBER"),
     *("R_PAREN", "STRING", "TRUE", "VAR"),
 }
-_COLOUR = re.compile("\x1b\\[[0-9]*m")
 
 
 class _Sql(Dialect):
@@ -81,7 +80,7 @@ def parse_condition(text: str) -> Any:
     try:
         trees = _Sql().parse_into(exp.Condition, text)
     except SqlglotError as error:
-        words = _COLOUR.sub("", str(error.__cause__ or error)).replace("\n ", "")
+        words = uncoloured(str(error.__cause__ or error)).replace("\n ", "")
         raise PredicateError(f"can't parse {text!r}: {words}") from error
     except RecursionError as error:
         raise PredicateError("the filter is nested too deeply") from error

@@ -260,7 +260,7 @@ class Attempt:
     @property
     def looks_at_removed(self) -> bool:
         """Whether `check` needs the files that winners removed."""
-        return self.whole_table or not self.reads.nothing or bool(self.removes)
+        return not reads_nothing(self.reads) or self.whole_table or bool(self.removes)
 
     def after(self, winner: Winner) -> Self:
         """Return this attempt, rebased on `winner`."""
@@ -271,6 +271,11 @@ class Attempt:
         )
 
 
+def reads_nothing(reads: Reads) -> bool:
+    """Return whether an operation looked at no file at all."""
+    return not (reads.predicates or reads.paths or reads.whole_table)
+
+
 def is_blind_append(staged: Staged) -> bool:
     """Return whether a commit only adds files and read none, as Spark defines it.
 
@@ -278,7 +283,7 @@ def is_blind_append(staged: Staged) -> bool:
     """
     other = (Remove, Cdc, UnknownAction)
     return (
-        staged.reads.nothing
+        reads_nothing(staged.reads)
         and not staged.remove_all
         and not any(isinstance(action, other) for action in staged.actions)
     )

@@ -15,6 +15,7 @@ from sqlglot.errors import SqlglotError
 
 from delkalakedb.errors import CodecError
 from delkalakedb.model.schema.schema import Field, Schema, check_schema, parse_schema
+from delkalakedb.settings import uncoloured
 
 _TYPES = {
     "BIGINT": "long",
@@ -38,7 +39,6 @@ _TYPES = {
 _WRITTEN = {"byte": "TINYINT", "integer": "INT", "long": "BIGINT", "short": "SMALLINT"}
 _MAX_PRECISION = 38
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_COLOUR = re.compile("\x1b\\[[0-9]*m")
 
 
 class _Columns(Databricks):
@@ -66,7 +66,7 @@ def parse_ddl(text: str) -> str:
         table = parse_one(f"CREATE TABLE t ({text}\n)", read=_Columns)
         fields = [_field(column, "") for column in _columns(table)]
     except (SqlglotError, RecursionError) as error:
-        problem = _COLOUR.sub("", str(error).splitlines()[0])
+        problem = uncoloured(str(error).splitlines()[0])
         raise CodecError(f"not a list of columns in SQL: {problem}") from error
     schema: str = msgspec.json.encode({"type": "struct", "fields": fields}).decode()
     check_schema(parse_schema(schema), ())

@@ -9,16 +9,16 @@ from typing import Any
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import Metadata, known
 from delkalakedb.model.schema.schema import parse_path
+from delkalakedb.model.times import DAY_MICROS, DAY_MS
 
-DAY_MS = 86_400_000
 _UNIT_US = {
     "microsecond": 1,
     "millisecond": 1_000,
     "second": 1_000_000,
     "minute": 60_000_000,
     "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 7 * 86_400_000_000,
+    "day": DAY_MICROS,
+    "week": 7 * DAY_MICROS,
 }
 _QUANTITY = re.compile(r"([0-9]+)\s+([a-z]+?)s?(?:\s+|$)")
 _MAPPING_MODE = "delta.columnMapping.mode"

@@ -15,8 +15,13 @@ import pyarrow.compute as pc
 
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.schema.schema import Field, parse_schema
+from delkalakedb.model.stats.json_arrays import (
+    arrow_type,
+    json_type,
+    parse_texts,
+    typed,
+)
 from delkalakedb.model.stats.stats import measured_columns
-from delkalakedb.model.stats.typed import arrow_type, json_type, parse_texts, typed
 
 # The columns of files that `add_actions` reads.
 ADD_ACTION_COLUMNS = (

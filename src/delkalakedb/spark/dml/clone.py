@@ -23,7 +23,7 @@ from delkalakedb.model.actions import (
     dv_id,
     known,
 )
-from delkalakedb.model.new_actions import removed
+from delkalakedb.model.new_actions import changed_state, removed
 from delkalakedb.model.paths import Inside, file_path, log_path
 from delkalakedb.model.predicate.predicate import Anything
 from delkalakedb.model.rules.protocol import (
@@ -34,7 +34,7 @@ from delkalakedb.model.rules.protocol import (
     supporting,
     unfenced,
 )
-from delkalakedb.model.vectors import renamed_vector, vector_path
+from delkalakedb.model.vectors import renamed_vector, vector_file_name, vector_path
 from delkalakedb.spark.reader import Files
 from delkalakedb.spark.writer import commit_info
 from delkalakedb.storage import Store, open_store, resolve_readable
@@ -94,7 +94,7 @@ class Clone:
         state: tuple[Protocol | Metadata, ...] = (protocol, metadata)
         if to.snapshot is not None:
             before = (to.snapshot.protocol, to.snapshot.metadata)
-            state = tuple(a for a, b in zip(state, before, strict=True) if a != b)
+            state = changed_state(before, (protocol, metadata))
         actions += [*state, *self._domains(to.snapshot)]
         actions += [removed(add, removed_ms) for add in gone]
         return Work(None, [[*actions, *come]], new_paths)
@@ -193,7 +193,7 @@ class _Copies:
     def _moves(self) -> dict[str, str]:
         """The new paths by those in the source's log."""
         vectors = self._vectors.items()
-        return self._files | {p: f"deletion_vector_{uuid}.bin" for p, uuid in vectors}
+        return self._files | {p: vector_file_name(uuid) for p, uuid in vectors}
 
     @property
     def new_paths(self) -> list[str]:

@@ -18,7 +18,7 @@ else:
         __name__,
         {
             "builders": "DeltaMergeBuilder DeltaOptimizeBuilder DeltaTableBuilder",
-            "frame_writer": "Write foreach_batch write",
+            "frame_writer": "Write foreach_batch write write_in",
             "generation": "IdentityGenerator",
             "table": "DeltaTable",
         },

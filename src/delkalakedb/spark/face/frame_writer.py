@@ -358,7 +358,7 @@ class Write:
         ):
             rows = required(rows, [rule], metadata)
             gone = delete(self._target, condition, files, snapshot)
-            out.new_paths += gone.new_paths
+            out.own(gone.new_paths)
             actions = [a for c in gone.commits for a in c if type(a) is not CommitInfo]
             if any(isinstance(action, Cdc) for action in actions):
                 with kept(rows):

@@ -17,7 +17,6 @@ from delkalakedb.model.actions import Metadata, Protocol, known
 from delkalakedb.model.predicate.predicate import Anything
 from delkalakedb.model.rules.features import CHECK_CONSTRAINTS, LEGACY
 from delkalakedb.model.rules.protocol import supporting
-from delkalakedb.model.schema.properties import check_changeable
 from delkalakedb.settings import format_uri, is_deltasql, require_table
 from delkalakedb.spark.face import DeltaTable, write
 from delkalakedb.spark.pyspark_api import parse_type
@@ -31,7 +30,13 @@ from delkalakedb.spark.sparksql.statement import (
     whole_name,
 )
 from delkalakedb.spark.writer import commit_info
-from delkalakedb.write import Operation, Target, perform
+from delkalakedb.write import (
+    Operation,
+    Target,
+    perform,
+    set_properties,
+    unset_properties,
+)
 from delkalakedb.write.engines import InPlace, Work
 from delkalakedb.write.engines.deltars import parse_new_schema
 
@@ -360,29 +365,23 @@ def _perform(session: Session, name: Name, operation: Operation[None]) -> None:
 
 
 def _set_properties(session: Session, name: Name, cursor: Cursor) -> None:
+    uri, options = session.uri(name), session.storage_options
     properties = dict(_properties(session, cursor))
-    check_changeable(properties)
-    alter = _face(session, name).alter
-    alter.set_table_properties(properties, raise_if_not_exists=False)
+    set_properties(open_catalog(uri), require_table(uri), properties, options)
 
 
 def _unset_properties(session: Session, name: Name, cursor: Cursor) -> None:
-    lenient = bool(cursor.take("IF EXISTS"))
+    # Without effect, as in Delta Spark, which ignores properties that aren't set.
+    cursor.take("IF EXISTS")
     keys = []
     for part in cursor.brackets().split():
         inner = Cursor(part)
         quoted = inner.token.kind == "string"
         keys.append(session.text(inner.string()) if quoted else inner.name().dotted)
         inner.finish()
-    check_changeable(keys)
-
-    def change(snapshot: Snapshot) -> Metadata:
-        before = known(snapshot.metadata.configuration) or {}
-        left = {key: value for key, value in before.items() if key not in keys}
-        return msgspec.structs.replace(snapshot.metadata, configuration=left)
-
-    parameters = {"properties": msgspec.json.encode(keys).decode(), "ifExists": lenient}
-    _changed(session, name, "UNSET TBLPROPERTIES", parameters, change)
+    uri, options = session.uri(name), session.storage_options
+    catalog, table = open_catalog(uri), require_table(uri)
+    unset_properties(catalog, table, keys, if_exists=True, storage_options=options)
 
 
 def _add_constraint(session: Session, name: Name, cursor: Cursor) -> None:

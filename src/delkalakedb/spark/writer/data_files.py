@@ -28,9 +28,14 @@ from pyspark.sql.types import StructType
 from delkalakedb.catalog.engine import CLIENT
 from delkalakedb.clock import now_ms
 from delkalakedb.errors import StorageError
-from delkalakedb.model.actions import Action, Add, Cdc, CommitInfo, Metadata, known
+from delkalakedb.model.actions import Add, Cdc, CommitInfo, Metadata, known
 from delkalakedb.model.changes import CHANGE_TYPE as CHANGE_TYPE
-from delkalakedb.model.new_actions import NewFile, new_commit_info, removed
+from delkalakedb.model.new_actions import (
+    NewFile,
+    changed_state,
+    new_commit_info,
+    removed,
+)
 from delkalakedb.model.rules.protocol import check_writable
 from delkalakedb.model.schema.schema import Column
 from delkalakedb.model.stats.footer import file_stats
@@ -421,6 +426,10 @@ class Output:
             location = target.snapshot.table.location
             table_files(location, target.storage_options).discard(self.new_paths)
 
+    def own(self, paths: Iterable[str]) -> None:
+        """Take over new files that another operation has written for this one."""
+        self.new_paths += paths
+
     def commit_metadata(self, metadata: Metadata) -> None:
         """Commit `metadata`, which requires nothing else of the files."""
         self._metadata = metadata
@@ -468,11 +477,9 @@ class Output:
         files: list[Any] = [*(removed(add, removed_ms) for add in gone), *self.adds]
         if rearranged:
             files = [msgspec.structs.replace(a, data_change=False) for a in files]
-        changed: list[Action] = []
-        if self._protocol != before.protocol:
-            changed.append(self._protocol)
-        if self._metadata != before.metadata:
-            changed.append(self._metadata)
+        changed = changed_state(
+            (before.protocol, before.metadata), (self._protocol, self._metadata)
+        )
         actions = [info, *changed, *files, *self.cdc]
         return Work(result, [actions], self.new_paths)
 

@@ -32,7 +32,7 @@ from delkalakedb.errors import (
     TableNotFoundError,
 )
 from delkalakedb.model.actions import Action, Add, CommitInfo, Metadata, Txn
-from delkalakedb.model.new_actions import merged_commit_info, removed
+from delkalakedb.model.new_actions import changed_state, merged_commit_info, removed
 from delkalakedb.model.paths import log_path
 from delkalakedb.model.predicate.predicate import Predicate, parse_predicate
 from delkalakedb.model.rules.features import Use, features_for
@@ -460,7 +460,7 @@ def _metadata_actions(before: Snapshot, metadata: Metadata) -> list[Action]:
     """Return the actions that give a table new metadata."""
     protocol = evolved_protocol(before.protocol, metadata)
     check_writable(protocol, metadata)
-    return [metadata] if protocol == before.protocol else [protocol, metadata]
+    return [*changed_state((before.protocol, before.metadata), (protocol, metadata))]
 
 
 @contextmanager

@@ -202,7 +202,7 @@ def _without_files(data: bytes) -> bytes:
 def _in_commit_timestamps(
     protocol: Protocol, metadata: Metadata
 ) -> TableProperties | None:
-    """Return the table's properties, or None without in-commit timestamps."""
+    """Return the table's properties if they enable in-commit timestamps, else None."""
     if STAMPED.isdisjoint(known(protocol.writer_features) or ()):
         return None
     properties = parse_properties(metadata)

@@ -41,8 +41,8 @@ from delkalakedb.model.schema.partition import format_partition_value
 from delkalakedb.model.schema.properties import all_understood
 from delkalakedb.model.schema.schema import Column, Field, parse_schema
 from delkalakedb.model.stats.footer import file_stats
+from delkalakedb.model.stats.json_arrays import arrow_type
 from delkalakedb.model.stats.stats import measured_columns
-from delkalakedb.model.stats.typed import arrow_type
 from delkalakedb.model.stats.values import FLOATING, INTEGRAL
 from delkalakedb.write.engines.deltars import explained
 from delkalakedb.write.files import remove_leftovers
@@ -79,7 +79,7 @@ class ArrowAppend:
             own = rows.drop_columns(list(values))
             data[path], stats = _parquet(own, self.measured)
             adds.append(NewFile(path, values, len(data[path]), now_ms(), stats).add())
-        # A killed operation leaves a workspace; no other operation may come for long.
+        # Here, because no other operation may remove a killed one's workspace for long.
         with suppress(OSError):
             remove_leftovers(target.files.work)
         try:

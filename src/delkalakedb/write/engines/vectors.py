@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
@@ -35,7 +35,7 @@ from delkalakedb.model.actions import (
     Remove,
     known,
 )
-from delkalakedb.model.new_actions import removed
+from delkalakedb.model.new_actions import recounted, removed, with_counts
 from delkalakedb.model.paths import files_inside
 from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.model.rules.features import DELETION_VECTORS, Use
@@ -264,14 +264,15 @@ class Vectors:
         }
         if self.search.deletes is not None and not added:
             counts["num_copied_rows"] = 0
+        marked = {"num_deletion_vectors_added": len(some)}
         changed: list[Action] = [
-            _with_metrics(action, counts, len(some))
+            with_counts(action, counts, marked)
             for action in actions
             if not isinstance(action, Remove)
         ]
         changed += [removed(one.add, now) for one in (*whole, *some)]
         changed += map(_with_vector, some, vectors)
-        result = json.dumps(_replaced(json.loads(staging.result), counts, len(some)))
+        result = json.dumps(recounted(json.loads(staging.result), counts) | marked)
         return replace(
             staging,
             result=result,
@@ -388,21 +389,3 @@ def _with_vector(found: _Found, vector: DeletionVector) -> Add:
         deletion_vector=vector,
         stats=msgspec.json.encode(stats).decode(),
     )
-
-
-def _with_metrics(action: Action, counts: Mapping[str, int], vectors: int) -> Action:
-    if not isinstance(action, CommitInfo):
-        return action
-    metrics = action.fields.get("operationMetrics")
-    if not isinstance(metrics, dict):
-        return action
-    fields = {**action.fields, "operationMetrics": _replaced(metrics, counts, vectors)}
-    return msgspec.structs.replace(action, fields=fields)
-
-
-def _replaced(
-    metrics: Mapping[str, Any], counts: Mapping[str, int], vectors: int
-) -> dict[str, Any]:
-    """Return delta-rs's metrics with the counts of files that the table gets."""
-    known_counts = {name: counts.get(name, value) for name, value in metrics.items()}
-    return {**known_counts, "num_deletion_vectors_added": vectors}

@@ -115,7 +115,7 @@ _OURS: dict[type[BaseException], _Ours] = {
     exceptions.DeltaError: DeltaError,
     exceptions.DeltaProtocolError: ProtocolError,
     exceptions.SchemaMismatchError: SchemaMismatchError,
-    # Not ours of that name: deltalake reads it as "create the table".
+    # Not our TableNotFoundError: deltalake would create the table.
     exceptions.TableNotFoundError: DeltaError,
 }
 

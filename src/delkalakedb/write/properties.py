@@ -1,18 +1,20 @@
 """Table properties: each change is a commit."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.engine import CLIENT
-from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import known
 from delkalakedb.model.new_actions import new_commit_info
 from delkalakedb.model.schema.properties import check_changeable, check_values
-from delkalakedb.write import Operation, Target, perform
+from delkalakedb.write.committer import perform
 from delkalakedb.write.engines import InPlace, Work
+from delkalakedb.write.engines.deltars import IN_PRIVATE, DeltaRs, split_properties
+from delkalakedb.write.operation import Operation, Target
 
 _Options = Mapping[str, str] | None
 
@@ -30,10 +32,14 @@ def set_properties(
     """
     check_changeable(properties)
     check_values(properties)
-    table = SqlRawTable(catalog, name, None, storage_options)
-    # Without delta-rs's check of names, because `delta.` names are checked above.
-    table.set_table_properties(dict(properties), False)
-    return table.version()
+    given, ours = split_properties(dict(properties))
+
+    def change(raw: Any) -> None:
+        # Without delta-rs's check of names, because `delta.` names are checked above.
+        raw.set_table_properties(given, False, post_commithook_properties=IN_PRIVATE)
+
+    operation = Operation("set properties", DeltaRs(change, properties=ours))
+    return _version(catalog, name, operation, storage_options)
 
 
 def unset_properties(
@@ -70,7 +76,14 @@ def unset_properties(
         info = new_commit_info("UNSET TBLPROPERTIES", parameters, engine_info=CLIENT)
         return Work(None, [[info, changed]])
 
-    snapshot = catalog.snapshot(name)
     operation = Operation("unset properties", InPlace(unset))
+    return _version(catalog, name, operation, storage_options)
+
+
+def _version(
+    catalog: Catalog, name: str, operation: Operation[None], storage_options: _Options
+) -> int:
+    """Commit the operation, unless it changes nothing; return the table's version."""
+    snapshot = catalog.snapshot(name)
     _, version = perform(catalog, snapshot, operation, storage_options=storage_options)
     return snapshot.version if version is None else version

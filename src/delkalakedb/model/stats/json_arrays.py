@@ -120,7 +120,7 @@ def _fit(value: Any, kind: pa.DataType) -> Any:
         if pa.types.is_decimal(kind) and isinstance(value, str):
             return pa.scalar(value).cast(kind).as_py()
         if isinstance(value, Decimal) and not pa.types.is_decimal(kind):
-            # Arrow would cut it to a whole number.
+            # Arrow would truncate the number to an integer.
             return None
         return pa.scalar(value, kind).as_py()
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from delkalakedb.model.stats import typed
-from delkalakedb.model.stats.typed import parse_texts
+from delkalakedb.model.stats import json_arrays
+from delkalakedb.model.stats.json_arrays import parse_texts
 
 KIND = pa.struct(
     {
@@ -47,7 +47,7 @@ def known(value: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True, params=[0, 1_000], ids=["by Arrow", "by value"])
 def few_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed, "_FEW_TEXTS", request.param)
+    monkeypatch.setattr(json_arrays, "_FEW_TEXTS", request.param)
 
 
 @given(st.lists(texts, min_size=1, max_size=8), st.integers(0, 7))
