@@ -41,7 +41,11 @@ from delkalakedb.model.rules.features import (
     features_for,
     schema_words,
 )
-from delkalakedb.model.schema.properties import TableProperties, parse_properties
+from delkalakedb.model.schema.properties import (
+    IN_COMMIT_TIMESTAMPS,
+    TableProperties,
+    parse_properties,
+)
 from delkalakedb.model.schema.schema import check_schema, parse_schema
 
 # The only operation that removes a fence or another feature.
@@ -614,8 +618,6 @@ def _check_vectors(
 FENCE_PROPERTY = "delta.feature.catalogManaged"
 """The property that asks for the fence, as Delta does for features; it isn't stored."""
 
-IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
-"""The property that asks for in-commit timestamps."""
 _ENABLEMENT = "delta.inCommitTimestampEnablement"
 
 
