@@ -35,7 +35,7 @@ from delkalakedb.model.schema.properties import (
     STAMPED_SINCE_VERSION,
     parse_properties,
 )
-from delkalakedb.model.schema.schema import PHYSICAL_NAME
+from delkalakedb.model.schema.schema import COLUMN_ID, PHYSICAL_NAME
 
 # Features that another commit may turn on, by property.
 _SWITCHES = {feature.switch: feature for feature in FEATURES.values() if feature.on}
@@ -54,7 +54,7 @@ _SET_WITH_ROW_TRACKING = frozenset(
 )
 _MAPPING_FIELDS = frozenset(
     {
-        "delta.columnMapping.id",
+        COLUMN_ID,
         "delta.columnMapping.nested.ids",
         PHYSICAL_NAME,
         "parquet.field.id",

@@ -23,7 +23,7 @@ from delkalakedb.model.schema.properties import (
     IN_COMMIT_TIMESTAMPS,
     ROW_TRACKING_ENABLED,
 )
-from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.model.schema.schema import GENERATION_EXPRESSION, parse_schema
 
 CATALOG_MANAGED = "catalogManaged"
 CHECK_CONSTRAINTS = "checkConstraints"
@@ -159,7 +159,7 @@ _ALL = (
         "values are computed by the staging engine",
         uses=Use.DELTA_RS,
         legacy=4,
-        words=("delta.generationExpression",),
+        words=(GENERATION_EXPRESSION,),
     ),
     Feature(
         COLUMN_MAPPING,
