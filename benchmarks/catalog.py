@@ -3,7 +3,6 @@
 import argparse
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -14,8 +13,8 @@ import tables
 import writes
 from bars import MILLION, Run, short
 from engines import Database, postgres_server
-from options import options_of
-from report import render, write_json, write_plots
+from options import options_of, work_folder
+from report import finish, write_json, write_plots
 
 _BARS = (
     "open",
@@ -35,10 +34,8 @@ _UNITS = {"k": 1000, "m": MILLION}
 def main() -> int:
     """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = _options()
-    options.out.mkdir(parents=True, exist_ok=True)
     runs: list[Run] = []
-    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
-    try:
+    with work_folder(options) as work:
         delta = {n: work / f"delta-{short(n)}" for n in options.sizes}
         for files, path in delta.items():
             _step(f"delta, {short(files)} files", tables.build_delta, path, files)
@@ -49,16 +46,9 @@ def main() -> int:
                 _measure(run, set(options.bars))
                 shutil.rmtree(run.folder)
                 write_json(runs, options.out / "catalog.json")
-    finally:
-        shutil.rmtree(work)
-    rows = [row for run in runs for row in run.rows]
-    print(render(rows))
-    for run in runs:
-        for note in run.notes:
-            print(f"{run.engine}: {note}")
     for path in write_plots(runs, options.out):
         _say(str(path))
-    return int(any(row.ok is False for row in rows))
+    return finish(runs)
 
 
 def _measure(run: Run, bars: set[str]) -> None:

@@ -15,7 +15,7 @@ import tables
 from bars import MILLION, Run, short
 from engines import ENGINES, Database, postgres_server
 from measure import run_child
-from report import render
+from report import finish
 
 from delkalakedb.model.actions import encode_commit
 
@@ -27,8 +27,9 @@ def main() -> int:
     """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = _options()
     runs: list[Run] = []
-    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
-    try:
+    temporary = tempfile.TemporaryDirectory(prefix="dk-bench-", dir=options.work)
+    with temporary as folder:
+        work = Path(folder)
         with postgres_server("postgres" in options.engines):
             for files in options.sizes:
                 peer = _build_peer(work / f"delta-{short(files)}", files)
@@ -36,11 +37,7 @@ def main() -> int:
                     run = Run(engine, work, (files,), {files: peer}, (0, 0), 0, None)
                     runs.append(run)
                     _measure(run, files)
-    finally:
-        shutil.rmtree(work)
-    rows = [row for run in runs for row in run.rows]
-    print(render(rows))
-    return int(any(row.ok is False for row in rows))
+    return finish(runs)
 
 
 def _measure(run: Run, files: int) -> None:

@@ -4,7 +4,6 @@ import gc
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +14,8 @@ import tables
 from bars import Run, short
 from engines import Database, postgres_server
 from measure import run_child
-from options import options_of
-from report import render, write_json
+from options import options_of, work_folder
+from report import finish, write_json
 
 from delkalakedb.model.actions import CommitInfo, encode_commit
 
@@ -39,10 +38,8 @@ class Log:
 def main() -> int:
     """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = options_of(__doc__, _BARS, "2k commits, 20k files").parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
-    runs = {engine: _run(engine, work / engine) for engine in options.engines}
-    try:
+    with work_folder(options) as work:
+        runs = {engine: _run(engine, work / engine) for engine in options.engines}
         tables.build_delta(work / "warm", tables.BATCHES)
         with postgres_server("postgres" in options.engines):
             for name in options.bars:
@@ -54,11 +51,7 @@ def main() -> int:
                     run.measure({name: step}, [name])
                     write_json(list(runs.values()), options.out / "imports.json")
                 shutil.rmtree(log.location)
-    finally:
-        shutil.rmtree(work)
-    rows = [row for run in runs.values() for row in run.rows]
-    print(render(rows))
-    return int(any(row.ok is False for row in rows))
+    return finish(runs.values())
 
 
 def _run(engine: str, folder: Path) -> Run:

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -146,3 +146,16 @@ def start_child(*arguments: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+
+
+def run_together(task: str, given: Iterable[Sequence[object]]) -> list[dict[str, Any]]:
+    """Run a task of `child.py` with each arguments at once; return the answers."""
+    children = [start_child(task, *arguments) for arguments in given]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    return [json.loads(child.communicate()[0]) for child in children]

@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -19,8 +18,8 @@ from deltalake.transaction import AddAction
 from engines import postgres_server
 from lag import measure_lag
 from measure import Case, medians
-from options import options_of
-from report import render, write_json
+from options import options_of, work_folder
+from report import finish, write_json
 
 import delkalakedb as dk
 from delkalakedb.mirror.publisher.publication import publish_table
@@ -44,24 +43,17 @@ _FREE = {"set_modified"}
 def main() -> int:
     """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = options_of(__doc__, _BARS, "10k files, less of all").parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
     runs: list[Run] = []
-    try:
-        with postgres_server("postgres" in options.engines):
-            for engine in options.engines:
-                runs.append(_run(engine, work / engine, quick=options.quick))
-                _measure(runs[-1], options.bars, quick=options.quick)
-                shutil.rmtree(runs[-1].folder)
-                write_json(runs, options.out / "mirror.json")
-    finally:
-        shutil.rmtree(work)
-    rows = [row for run in runs for row in run.rows]
-    print(render(rows))
-    for run in runs:
-        for note in run.notes:
-            print(f"{run.engine}: {note}")
-    return int(any(row.ok is False for row in rows))
+    with (
+        work_folder(options) as work,
+        postgres_server("postgres" in options.engines),
+    ):
+        for engine in options.engines:
+            runs.append(_run(engine, work / engine, quick=options.quick))
+            _measure(runs[-1], options.bars, quick=options.quick)
+            shutil.rmtree(runs[-1].folder)
+            write_json(runs, options.out / "mirror.json")
+    return finish(runs)
 
 
 def _run(engine: str, folder: Path, *, quick: bool) -> Run:

@@ -1,12 +1,15 @@
 """The options that the benchmarks share."""
 
 import argparse
-from collections.abc import Callable, Collection
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from engines import ENGINES
 
-__all__ = ["among", "options_of"]
+__all__ = ["among", "options_of", "work_folder"]
 
 
 def options_of(
@@ -33,3 +36,17 @@ def among(known: Collection[str]) -> Callable[[str], list[str]]:
         return chosen
 
     return parse
+
+
+@contextmanager
+def work_folder(options: argparse.Namespace) -> Iterator[Path]:
+    """Yield a folder for the databases of a run, and delete it afterwards.
+
+    The folder for the results is created, too.
+    """
+    options.out.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

@@ -34,6 +34,17 @@ def render(rows: Iterable[Row]) -> str:
     )
 
 
+def finish(runs: Iterable[Run]) -> int:
+    """Print the rows and notes of all runs; return 1 if a bar was missed, else 0."""
+    runs = list(runs)
+    rows = [row for run in runs for row in run.rows]
+    print(render(rows))
+    for run in runs:
+        for note in run.notes:
+            print(f"{run.engine}: {note}")
+    return int(any(row.ok is False for row in rows))
+
+
 def _order(bars: Sequence[str]) -> Callable[[Row], int]:
     return lambda row: bars.index(row.bar)
 

@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +11,9 @@ import spark_reads
 import spark_writes
 from bars import MILLION, Run
 from engines import postgres_server
-from options import options_of
+from options import options_of, work_folder
 from pyspark.sql import SparkSession
-from report import render, write_json
+from report import finish, write_json
 
 sys.path.append(str(Path(__file__).parents[1]))
 from tests.support import delta_spark
@@ -37,31 +36,23 @@ def main() -> int:
     parser.set_defaults(engines=["sqlite"])
     parser.add_argument("--rows", type=int, help="40M by default; merges use a quarter")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
     rows = options.rows or (_ROWS // 100 if options.quick else _ROWS)
     sizes = _QUICK_SIZES if options.quick else _SIZES
     runs: list[Run] = []
-    try:
-        with (
-            postgres_server("postgres" in options.engines),
-            _session(work) as (session, has_delta),
-        ):
-            for engine in options.engines:
-                folder = work / engine
-                folder.mkdir()
-                run = Run(engine, folder, sizes, {}, (0, 0), rows, None)
-                runs.append(run)
-                _measure(run, session, has_delta, options.bars)
-                shutil.rmtree(folder)
-                write_json(runs, options.out / "spark.json")
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    print(render([row for run in runs for row in run.rows]))
-    for run in runs:
-        for note in run.notes:
-            print(f"{run.engine}: {note}")
-    return int(any(row.ok is False for run in runs for row in run.rows))
+    with (
+        work_folder(options) as work,
+        postgres_server("postgres" in options.engines),
+        _session(work) as (session, has_delta),
+    ):
+        for engine in options.engines:
+            folder = work / engine
+            folder.mkdir()
+            run = Run(engine, folder, sizes, {}, (0, 0), rows, None)
+            runs.append(run)
+            _measure(run, session, has_delta, options.bars)
+            shutil.rmtree(folder)
+            write_json(runs, options.out / "spark.json")
+    return finish(runs)
 
 
 @contextmanager

@@ -5,10 +5,8 @@ Python and all imports. Each figure is the minimum of several alternating runs, 
 other work on the machine can only add time.
 """
 
-import shutil
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -16,8 +14,8 @@ import tables
 from bars import Run, short
 from engines import postgres_server
 from measure import cpu_seconds
-from options import options_of
-from report import render, write_json
+from options import options_of, work_folder
+from report import finish, write_json
 
 from delkalakedb.model.log import Staged
 from delkalakedb.settings.uri import format_uri, parse_uri
@@ -38,12 +36,10 @@ _OURS = "import delkalakedb as dk; assert len(dk.DeltaTable({!r}).file_uris()) =
 def main() -> int:
     """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = options_of(__doc__, _BARS, "1k files, few rounds").parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
     files = _QUICK_FILES if options.quick else _FILES
     rounds = _QUICK_ROUNDS if options.quick else _ROUNDS
     runs: list[Run] = []
-    try:
+    with work_folder(options) as work:
         delta = {size: work / f"delta-{size}" for size in (_FEW_FILES, files)}
         for size, folder in delta.items():
             tables.build_delta(folder, size, checkpoint=size > _FEW_FILES)
@@ -54,11 +50,7 @@ def main() -> int:
                     runs.append(run)
                     _measure(run, folder, options.bars, rounds)
         write_json(runs, options.out / "startup.json")
-    finally:
-        shutil.rmtree(work)
-    rows = [row for run in runs for row in run.rows]
-    print(render(rows))
-    return int(any(row.ok is False for row in rows))
+    return finish(runs)
 
 
 def _measure(run: Run, peer: Path, bars: Collection[str], rounds: int) -> None:

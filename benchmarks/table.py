@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import table_reads
 import table_writes
 from bars import Run
 from engines import postgres_server
-from options import options_of
-from report import render, write_json
+from options import options_of, work_folder
+from report import finish, write_json
 
 _BARS = ("append", "dataset", "bulk", "merge", "rows", "writers", "deleters", "memory")
 _HERE = Path(__file__).parent
@@ -20,24 +19,17 @@ _HERE = Path(__file__).parent
 def main() -> int:
     """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = options_of(__doc__, _BARS, "a hundredth of all").parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
     runs: list[Run] = []
-    try:
-        with postgres_server("postgres" in options.engines):
-            for engine in options.engines:
-                runs.append(_run(engine, work / engine, quick=options.quick))
-                _measure(runs[-1], options.bars, work)
-                shutil.rmtree(runs[-1].folder)
-                write_json(runs, options.out / "table.json")
-    finally:
-        shutil.rmtree(work)
-    rows = [row for run in runs for row in run.rows]
-    print(render(rows))
-    for run in runs:
-        for note in run.notes:
-            print(f"{run.engine}: {note}")
-    return int(any(row.ok is False for row in rows))
+    with (
+        work_folder(options) as work,
+        postgres_server("postgres" in options.engines),
+    ):
+        for engine in options.engines:
+            runs.append(_run(engine, work / engine, quick=options.quick))
+            _measure(runs[-1], options.bars, work)
+            shutil.rmtree(runs[-1].folder)
+            write_json(runs, options.out / "table.json")
+    return finish(runs)
 
 
 def _run(engine: str, folder: Path, *, quick: bool) -> Run:

@@ -1,10 +1,9 @@
 """Measurements of appends, merges and concurrent writers."""
 
-import json
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import tables
 from bars import Run, short
-from measure import Case, medians, run_child, start_child
+from measure import Case, medians, run_child, run_together
 
 import delkalakedb as dk
 from delkalakedb.model.log import Staged
@@ -315,7 +314,7 @@ def measure_writers(run: Run) -> None:
 def _write(new: _New) -> list[dict[str, Any]]:
     table = new.make()
     given = [(table, new.make(), _WRITING_S) for _ in range(_WRITERS)]
-    return _at_once("append", given)
+    return run_together("append", given)
 
 
 def measure_deleters(run: Run) -> None:
@@ -331,7 +330,7 @@ def measure_deleters(run: Run) -> None:
         for uri in warm:
             dk.write_deltalake(uri, _rows(1000, 0), mode="append")
         given = [(table, uri, number) for number, uri in enumerate(warm)]
-        answers = _at_once("delete", given)
+        answers = run_together("delete", given)
         failed = [text for answer in answers for text in answer["failures"]]
         deleted = sum(answer["deleted"] for answer in answers)
         longest_s = max(answer["seconds"] for answer in answers)
@@ -344,16 +343,3 @@ def measure_deleters(run: Run) -> None:
         )
         wrong = abs(_DELETED_FROM - deleted - left)
         run.at_most(bar, f"rows that were lost or came back, {name}", wrong, most, "")
-
-
-def _at_once(job: str, given: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Return the answers of children that set out together."""
-    children = [start_child(job, *arguments) for arguments in given]
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    return [json.loads(child.communicate()[0]) for child in children]

@@ -6,19 +6,16 @@ metrics and spans in memory.
 """
 
 import json
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from bars import Run
 from engines import postgres_server
 from measure import start_child
-from options import options_of
-from report import render, write_json
+from options import options_of, work_folder
+from report import finish, write_json
 
 from delkalakedb.settings.uri import format_uri, parse_uri
 
@@ -32,11 +29,9 @@ _NOTHING = "nothing measured"
 def main() -> int:
     """Run the requested benchmarks; exit with 1 if a bar was missed."""
     options = options_of(__doc__, _BARS, "few rounds").parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="dk-bench-", dir=options.work))
     rounds = _QUICK_ROUNDS if options.quick else _ROUNDS
     runs: list[Run] = []
-    try:
+    with work_folder(options) as work:
         with postgres_server("postgres" in options.engines):
             for engine in options.engines:
                 run = Run(engine, work / engine, (1,), {}, (0, 0), 0, None)
@@ -44,11 +39,7 @@ def main() -> int:
                 runs.append(run)
                 run.measure({"append": lambda run=run: _measure(run, rounds)}, _BARS)
         write_json(runs, options.out / "telemetry.json")
-    finally:
-        shutil.rmtree(work)
-    rows = [row for run in runs for row in run.rows]
-    print(render(rows))
-    return int(any(row.ok is False for row in rows))
+    return finish(runs)
 
 
 def _measure(run: Run, rounds: int) -> None:

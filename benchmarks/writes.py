@@ -1,6 +1,5 @@
 """Measurements of commits: of one file, of many files, and by several processes."""
 
-import json
 import statistics
 import time
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import tables
 from bars import MILLION, Run, short
 from engines import Database
-from measure import Case, medians, start_child
+from measure import Case, medians, run_together
 
 import delkalakedb as dk
 from delkalakedb.catalog.commit.outcome import Committed
@@ -114,14 +113,5 @@ def measure_writers(run: Run) -> None:
 
 def _write(uri: str, writers: int, first_writer: int) -> list[dict[str, Any]]:
     numbers = range(first_writer, first_writer + writers)
-    children = [
-        start_child("write", uri, tables.NAME, number, _WRITING_S) for number in numbers
-    ]
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    return [json.loads(child.communicate()[0]) for child in children]
+    given = [(uri, tables.NAME, number, _WRITING_S) for number in numbers]
+    return run_together("write", given)

@@ -741,7 +741,6 @@ def test_rows_that_are_typed_or_only_counted_are_fine(package: Path, code: str) 
     assert list(_untyped_readers(package)) == []
 
 
-@pytest.mark.every_engine
 def test_append_stays_a_short_walk(
     new_catalog_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

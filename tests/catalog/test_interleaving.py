@@ -5,7 +5,6 @@ Every cell of the matrices in docs/conflicts.md, on every engine.
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -34,6 +33,7 @@ from tests.support.actions import (
     stats,
     txn,
 )
+from tests.support.catalogs import held
 from tests.support.integrity import check_integrity
 
 LEVEL = "delta.isolationLevel"
@@ -194,12 +194,3 @@ def test_rival_waits_for_the_head_and_is_rebased_on_the_winner(pair: Pair) -> No
 
     assert done.is_set()
     assert paths(pair.a) == ["late"]
-
-
-@contextmanager
-def held(catalog: Catalog, table: str) -> Iterator[None]:
-    """Hold a table's head as a writer does."""
-    with catalog.backend.writing() as session:
-        if catalog.backend.capabilities.table_locks:
-            session.query("lock_table", {"name": table})
-        yield

@@ -15,10 +15,10 @@ from delkalakedb.catalog.admin.names import rename_table
 from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
 from delkalakedb.settings.uri import format_uri, parse_uri
 from tests.support.actions import create, paths
+from tests.support.engines import shared
 from tests.support.processes import Crew
 from tests.support.workers import append_until_gone
 
-shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 COMMITS_FIRST = 3
 
 

@@ -62,13 +62,21 @@ def append(uri: str, text: str) -> None:
     dk.write_deltalake(uri, pa.table({"s": [text]}), mode="append")
 
 
-def test_two_catalogs_of_one_pool_stay_apart(
-    pooler: PgBouncer, database: str, tmp_path: Path
-) -> None:
-    uris = {s: uri_of(pooler, database, s, tmp_path) for s in SCHEMAS}
+def two_tables(
+    pooler: PgBouncer, database: str, place: Path
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Write one row to a table of each schema; return the URIs of both, by schema."""
+    uris = {s: uri_of(pooler, database, s, place) for s in SCHEMAS}
     tables = {s: uri.replace("?", "/t?") for s, uri in uris.items()}
     for schema in SCHEMAS:
         append(tables[schema], f"{schema}-first")
+    return uris, tables
+
+
+def test_two_catalogs_of_one_pool_stay_apart(
+    pooler: PgBouncer, database: str, tmp_path: Path
+) -> None:
+    uris, tables = two_tables(pooler, database, tmp_path)
 
     def write(schema: str, writer: int) -> None:
         for n in range(8):
@@ -112,10 +120,7 @@ for n in range(100_000):
 def test_killed_sessions_poolers_and_writers_lose_and_misfile_nothing(
     pooler: PgBouncer, database: str, tmp_path: Path
 ) -> None:
-    uris = {s: uri_of(pooler, database, s, tmp_path) for s in SCHEMAS}
-    tables = {s: uri.replace("?", "/t?") for s, uri in uris.items()}
-    for schema in SCHEMAS:
-        append(tables[schema], f"{schema}-first")
+    uris, tables = two_tables(pooler, database, tmp_path)
     said = {s: {f"{s}-first"} for s in SCHEMAS}
     with ExitStack() as held:
         writers = {

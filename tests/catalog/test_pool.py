@@ -3,9 +3,8 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +19,12 @@ from delkalakedb.settings import SettingIgnoredWarning
 from delkalakedb.settings.keys import PoolSettings
 from delkalakedb.settings.uri import format_uri, parse_uri
 from tests.support.actions import add, commit, create, paths
+from tests.support.catalogs import held
+from tests.support.engines import shared
 from tests.support.integrity import check_integrity
 from tests.support.processes import run_python
 from tests.support.servers.postgres_proxy import Proxy
 
-shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 alone = pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
 
 
@@ -299,15 +299,6 @@ def test_writer_that_waits_too_long_for_another_is_told(catalog_uri: str) -> Non
                 commit(catalog, add("a"))
             assert 0.15 < time.monotonic() - started < 5
         assert commit(catalog, add("a")).version == 1
-
-
-@contextmanager
-def held(catalog: Catalog, table: str) -> Iterator[None]:
-    """Hold a table's head as a writer does."""
-    with catalog.backend.writing() as session:
-        if catalog.backend.capabilities.table_locks:
-            session.query("lock_table", {"name": table})
-        yield
 
 
 # --- the pool by itself -----------------------------------------------------------

@@ -13,6 +13,7 @@ from delkalakedb.errors import CatalogBusyError
 from delkalakedb.model.actions import Add
 from delkalakedb.model.rules.conflicts import Rule
 from tests.support.actions import add, commit, create, creation, paths
+from tests.support.engines import shared
 from tests.support.integrity import check_integrity
 from tests.support.processes import Crew
 from tests.support.workers import (
@@ -25,7 +26,6 @@ from tests.support.workers import (
 )
 
 WRITERS = 8
-shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 alone = pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
 
 

@@ -23,7 +23,7 @@ from delkalakedb.model.actions import Cdc, CommitInfo, DomainMetadata, Txn
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
 from tests.support.actions import protocol as protocol_of
-from tests.support.imports import assert_same_history, log_files, with_table
+from tests.support.imports import assert_same_history, log_files
 from tests.support.integrity import check_integrity
 from tests.support.logs import (
     FORMS,
@@ -41,16 +41,6 @@ from tests.support.logs import (
     write_history,
     write_log,
 )
-
-
-@pytest.fixture
-def location(tmp_path: Path) -> Path:
-    return tmp_path / "a table"
-
-
-@pytest.fixture
-def uri(catalog_uri: str) -> str:
-    return with_table(catalog_uri, "t")
 
 
 @pytest.fixture

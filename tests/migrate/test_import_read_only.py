@@ -41,16 +41,6 @@ WRITER_FEATURES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 }
 
 
-@pytest.fixture
-def location(tmp_path: Path) -> Path:
-    return tmp_path / "a table"
-
-
-@pytest.fixture
-def uri(catalog_uri: str) -> str:
-    return with_table(catalog_uri, "t")
-
-
 def entry(store: Store, version: int) -> list[dict[str, Any]]:
     """The lines of a commit."""
     lines = store.get(log_path(version, "json")).splitlines()

@@ -28,8 +28,10 @@ from delkalakedb.model.paths import LOG, commit_path
 from delkalakedb.settings.uri import format_uri, parse_uri
 from delkalakedb.storage import Store
 from tests.support.actions import paths
+from tests.support.engines import shared
 from tests.support.faults import FaultStore
 from tests.support.mirror_workers import (
+    WRITERS,
     brief,
     check_mirror,
     check_prefix,
@@ -45,17 +47,9 @@ from tests.support.mirror_workers import (
 )
 from tests.support.processes import CHILDREN, Crew
 
-WRITERS, EACH = 8, 4
+EACH = 4
 TABLES = ["a", "b", "c"]
-shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 alone = pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
-
-
-@pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    crew = Crew(WRITERS)
-    yield crew
-    crew.close()
 
 
 # --- writers that publish for each other --------------------------------------------

@@ -15,7 +15,9 @@ from delkalakedb.model.log import Reads, Staged
 from delkalakedb.storage import open_store
 from delkalakedb.write import committer as commits
 from tests.support.actions import add, creation, stats
+from tests.support.engines import shared
 from tests.support.mirror_workers import (
+    WRITERS,
     brief,
     check_log,
     check_mirror,
@@ -27,16 +29,8 @@ from tests.support.processes import Crew
 from tests.support.servers.http_proxy import Proxy, proxy
 from tests.support.servers.stores import Place
 
-WRITERS, EACH = 8, 2
-shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
+EACH = 2
 sqlite = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
-
-
-@pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    crew = Crew(WRITERS)
-    yield crew
-    crew.close()
 
 
 def test_mirror_on_s3_is_read_by_deltalake(catalog: Catalog, s3: Place) -> None:

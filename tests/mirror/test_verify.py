@@ -29,24 +29,10 @@ from delkalakedb.storage.log.lookahead import read_ahead
 from delkalakedb.storage.log.segment import LogFiles
 from tests.support.actions import add, commit, create, creation, metadata
 from tests.support.faults import Answer, FaultStore
-from tests.support.mirrors import CHECKPOINT, CHECKPOINT_PATH, LAST, copied, file, fill
+from tests.support.mirrors import CHECKPOINT, CHECKPOINT_PATH, LAST, file, fill
 
 # The function hides the module of that name.
 verifying = sys.modules["delkalakedb.mirror.verify.verification"]
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dk.Catalog]:
-    """A catalog with the table, which no test may change."""
-    folder = tmp_path_factory.mktemp("verify")
-    with dk.connect(f"deltasql://sqlite/{folder}/meta.db") as catalog:
-        fill(catalog)
-        yield catalog
-
-
-@pytest.fixture
-def store(published: dk.Catalog) -> Store:
-    return copied(open_store(published.table("t").location))
 
 
 # ---- agreement

@@ -1,7 +1,7 @@
 """Verify: whatever is changed in the log, in the catalog or in the data is named."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,6 @@ from delkalakedb.model.paths import LAST_CHECKPOINT, checksum_path, commit_path
 from delkalakedb.storage import Store, open_store
 from tests.support.actions import add, cdc
 from tests.support.mirrors import CHECKPOINT_PATH, LAST, VECTOR_FILE, copied, file, fill
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dk.Catalog]:
-    """A catalog with the table, which no test may change."""
-    folder = tmp_path_factory.mktemp("verify")
-    with dk.connect(f"deltasql://sqlite/{folder}/meta.db") as catalog:
-        fill(catalog)
-        yield catalog
-
-
-@pytest.fixture
-def store(published: dk.Catalog) -> Store:
-    return copied(open_store(published.table("t").location))
 
 
 def replace(store: Store, path: str, old: bytes, new: bytes) -> None:

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
@@ -19,6 +18,7 @@ from delkalakedb.model.paths import commit_path
 from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
 from delkalakedb.write import committer as commits
+from tests.support.engines import shared
 from tests.support.servers.stores import Place
 
 WRITERS = 8
@@ -28,7 +28,6 @@ SCHEMA = (
     '{"type":"struct","fields":'
     '[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
 )
-shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 
 
 def append(location: str, options: dict[str, str], number: int) -> int:

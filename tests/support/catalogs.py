@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 
 import delkalakedb as dk
 from tests.support import run
@@ -80,3 +81,20 @@ def _create_database(
     info = admin.info
     authority = f"{info.user}:{info.password}@{info.host}:{info.port}"
     return f"deltasql://postgres/{authority}/{name}/public"
+
+
+@contextmanager
+def held(catalog: dk.Catalog, table: str) -> Iterator[None]:
+    """Hold a table's head as a writer does."""
+    with catalog.backend.writing() as session:
+        if catalog.backend.capabilities.table_locks:
+            session.query("lock_table", {"name": table})
+        yield
+
+
+def table_of_three_files(folder: Path) -> str:
+    """Write a table in three versions of a file with one row; return its URI."""
+    uri = f"deltasql://sqlite/{folder}/meta.db?table=t"
+    for number in range(3):
+        dk.write_deltalake(uri, pa.table({"id": [number]}), mode="append")
+    return uri

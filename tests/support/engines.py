@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ENGINES = ("sqlite", "duckdb", "postgres")
+# For tests of several processes, which DuckDB doesn't serve.
+shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 _TESTS = Path(__file__).parents[1]
 _ALWAYS_ALL = (_TESTS, _TESTS / "catalog")
 

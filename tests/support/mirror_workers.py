@@ -37,6 +37,7 @@ from delkalakedb.storage.local import LocalStore
 from delkalakedb.write import committer as commits
 from tests.support.actions import add, creation, metadata, paths, remove, txn
 
+WRITERS = 8
 Options = Mapping[str, str]
 FILE = bytes(100)
 # A lease that the tests can outlive.

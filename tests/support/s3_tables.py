@@ -19,7 +19,6 @@ from tests.support.twins import Twins, rows
 DATA = pa.table({"id": [1, 2, 3, 4], "city": ["a b", "a b", "ü/%", None]})
 MORE = pa.table({"id": [5, 6], "city": ["d", "c"]})
 ANY_AGE: dict[str, Any] = {"retention_hours": 0, "enforce_retention_duration": False}
-both = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 sqlite = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 
 

@@ -15,9 +15,9 @@ import delkalakedb as dk
 from delkalakedb.errors import DeltaError, TableExistsError
 from delkalakedb.settings.uri import format_uri, parse_uri
 from delkalakedb.write import committer
+from tests.support.engines import shared
 
 CHILDREN = multiprocessing.get_context("spawn")
-shared = pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 Job = Callable[[str, int], None]
 Race = Callable[[Job, str], list[DeltaError]]
 

@@ -23,7 +23,7 @@ from delkalakedb.errors import (
 )
 from delkalakedb.settings.uri import format_uri, parse_uri
 from delkalakedb.storage import open_store
-from tests.support.servers.stores import KEY, SECRET, Place
+from tests.support.servers.stores import KEY, SECRET, Place, s3_options
 
 ROWS = pa.table({"id": [1, 2]})
 # Too many for an append by Arrow: delta-rs writes them in a workspace.
@@ -248,16 +248,6 @@ def azure(endpoint: str) -> dict[str, str]:
     }
 
 
-def amazon(endpoint: str) -> dict[str, str]:
-    return {
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-
-
 PLACES = {
     "az://nowhere/t": ("ContainerNotFound", azure, "container nowhere"),
     "abfss://nowhere@devstoreaccount1.dfs.core.windows.net/t": (
@@ -265,7 +255,7 @@ PLACES = {
         azure,
         "container nowhere",
     ),
-    "s3://nowhere/t": ("NoSuchBucket", amazon, "bucket nowhere"),
+    "s3://nowhere/t": ("NoSuchBucket", s3_options, "bucket nowhere"),
 }
 
 

@@ -17,11 +17,11 @@ import delkalakedb as dk
 from delkalakedb.deltalake.registration import register, unregister
 from delkalakedb.errors import DeltaError, StorageError, TableNotFoundError
 from delkalakedb.storage import open_store
+from tests.support.engines import shared
 from tests.support.s3_tables import (
     ANY_AGE,
     DATA,
     S3Twins,
-    both,
     everything,
     objects,
     placed,
@@ -46,7 +46,7 @@ def put_parquet(place: Place, path: str, data: pa.Table, **options: Any) -> None
     open_store(place.location, place.storage_options).put(path, target.getvalue())
 
 
-@both
+@shared
 def test_parquet_files_on_s3_become_a_table_where_they_are(
     registered: None, catalog_uri: str, s3: Place
 ) -> None:
@@ -126,7 +126,7 @@ def test_credentials_are_nowhere_to_be_read(
         assert secret not in text
 
 
-@both
+@shared
 def test_upload_that_breaks_half_way_leaves_files_for_vacuum_alone(
     catalog_uri: str, tmp_path: Path, s3: Place
 ) -> None:

@@ -19,12 +19,12 @@ import delkalakedb as dk
 from delkalakedb.errors import DeltaError, StorageError
 from delkalakedb.settings.uri import parse_uri
 from delkalakedb.storage import open_store
+from tests.support.engines import shared
 from tests.support.s3_tables import (
     ANY_AGE,
     DATA,
     MORE,
     S3Twins,
-    both,
     everything,
     placed,
     sqlite,
@@ -47,7 +47,7 @@ def twins(catalog_uri: str, tmp_path: Path, s3: Place) -> Iterator[S3Twins]:
     assert report.ok, report
 
 
-@both
+@shared
 def test_writes_give_the_rows_of_plain_deltalake(twins: S3Twins) -> None:
     wide = MORE.append_column("size", pa.array([0.5, None]))
     twins.write(wide, mode="append", schema_mode="merge")
@@ -62,7 +62,7 @@ def test_writes_give_the_rows_of_plain_deltalake(twins: S3Twins) -> None:
     assert twins.paths() == before
 
 
-@both
+@shared
 def test_dml_gives_the_rows_of_plain_deltalake(twins: S3Twins) -> None:
     source = pa.table({"id": [2, 3, 9], "city": ["x", "y", "new"]})
     names = {"source_alias": "s", "target_alias": "t"}
@@ -84,7 +84,7 @@ def test_dml_gives_the_rows_of_plain_deltalake(twins: S3Twins) -> None:
         twins.do(operation)
 
 
-@both
+@shared
 def test_change_data_is_written_and_read(
     catalog_uri: str, tmp_path: Path, s3: Place
 ) -> None:
@@ -143,7 +143,7 @@ def test_created_table_takes_rows_and_nulls(catalog_uri: str, s3: Place) -> None
     assert dk.DeltaTable.is_deltatable(uri, options)
 
 
-@both
+@shared
 def test_vacuum_and_restore_change_what_is_on_s3(twins: S3Twins) -> None:
     twins.do(lambda t: t.delete("id = 1"))
     twins.do(lambda t: t.restore(1))
@@ -199,7 +199,7 @@ def _short_log() -> dict[str, str]:
     return {"delta.logRetentionDuration": "interval 0 days"}
 
 
-@both
+@shared
 def test_reads_give_what_plain_deltalake_does(twins: S3Twins) -> None:
     ours, mirror = twins.ours, twins.mirror
     expected = ours.to_pyarrow_table()
@@ -249,7 +249,7 @@ def _second(twins: S3Twins) -> str:
     return f"{twins.location}-second"
 
 
-@both
+@shared
 def test_transaction_over_two_tables_is_on_s3_whole_or_not_at_all(
     twins: S3Twins,
 ) -> None:

@@ -20,6 +20,7 @@ from delkalakedb.errors import (
     VersionNotFoundError,
 )
 from tests.support.actions import DV
+from tests.support.catalogs import table_of_three_files
 from tests.support.lakes import Lake
 from tests.support.twins import Twins, rows
 
@@ -40,10 +41,7 @@ def twins(catalog_uri: str, tmp_path: Path) -> Twins:
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     """A table of three files, one of each version."""
-    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t"
-    for number in range(3):
-        dk.write_deltalake(uri, pa.table({"id": [number]}), mode="append")
-    return uri
+    return table_of_three_files(tmp_path)
 
 
 def test_restored_version_has_the_rows_and_metrics_of_plain_deltalake(

@@ -18,16 +18,14 @@ from delkalakedb.model.predicate.predicate import Anything, parse_predicate
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.write.engines.deltars.workspace import DeltaRs
 from delkalakedb.write.operation import Operation, Target
+from tests.support.catalogs import table_of_three_files
 from tests.support.servers.stores import Place
 
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     """A table of three files with one row each."""
-    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t"
-    for number in range(3):
-        dk.write_deltalake(uri, pa.table({"id": [number]}), mode="append")
-    return uri
+    return table_of_three_files(tmp_path)
 
 
 def seen(catalog: Catalog, **options: Any) -> int:

@@ -62,7 +62,7 @@ def follow(
     outside_files: bool = False,
     progress: Tell | None = None,
 ) -> Imported:
-    """Import a table that other writers go on writing; it is read-only in the catalog.
+    """Import a table that other writers still write; the catalog can only read it.
 
     Args:
         location: the table's path or URL, or the store there.

@@ -30,7 +30,11 @@ from delkalakedb.model.paths import Values, log_path
 from delkalakedb.model.rules.conflicts import ROW_TRACKING_DOMAIN
 from delkalakedb.model.rules.features import IN_COMMIT_TIMESTAMP, ROW_TRACKING
 from delkalakedb.model.rules.protocol import supported_features
-from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.model.schema.properties import (
+    STAMPED_SINCE_TIMESTAMP,
+    STAMPED_SINCE_VERSION,
+    parse_properties,
+)
 
 # The catalog writes these to every commit, whichever engine staged its actions.
 _OF_THE_CATALOG = (IN_COMMIT_TIMESTAMP, "isBlindAppend", "participants", "txnId")
@@ -277,9 +281,6 @@ def changed_state(
 NO_ROW_IDS = -1
 """The high water mark of a table that never gave a row id."""
 
-_SINCE_VERSION = "delta.inCommitTimestampEnablementVersion"
-_SINCE_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
-
 
 class _Counted(msgspec.Struct):
     num_records: int | None = msgspec.field(default=None, name="numRecords")
@@ -392,11 +393,16 @@ def with_timestamp_enablement(
     if not _is_stamped(metadata) or previous is None:
         return metadata
     if not _is_stamped(previous):
-        since = {_SINCE_VERSION: str(version), _SINCE_TIMESTAMP: str(timestamp_ms)}
+        since = {
+            STAMPED_SINCE_VERSION: str(version),
+            STAMPED_SINCE_TIMESTAMP: str(timestamp_ms),
+        }
         return _configured(metadata, since)
     # A replaced table keeps its history, and so the version from which it is dated.
     old = known(previous.configuration) or {}
-    kept = {k: old[k] for k in (_SINCE_VERSION, _SINCE_TIMESTAMP) if k in old}
+    kept = {
+        k: old[k] for k in (STAMPED_SINCE_VERSION, STAMPED_SINCE_TIMESTAMP) if k in old
+    }
     return _configured(metadata, kept)
 
 

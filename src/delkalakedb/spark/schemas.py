@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 from delkalakedb.errors import ProtocolError, SchemaMismatchError
 from delkalakedb.model.actions import Metadata
 from delkalakedb.model.schema.properties import parse_properties
-from delkalakedb.model.schema.schema import PHYSICAL_NAME
+from delkalakedb.model.schema.schema import COLUMN_ID, PHYSICAL_NAME
 from delkalakedb.spark.pyspark_api import to_arrow_schema
 
 _SPECIAL = re.compile(r"[ ,;{}()\n\t=]")
@@ -142,7 +142,6 @@ def _within(kind: DataType, change: Callable[[StructField], StructField]) -> Any
     return kind
 
 
-_ID = "delta.columnMapping.id"
 _FIELD_ID = "parquet.field.id"
 
 
@@ -192,7 +191,7 @@ def _physical(node: Any) -> Any:
     given = node.get("metadata") or {}
     if "name" in node and PHYSICAL_NAME in given:
         renamed["name"] = given[PHYSICAL_NAME]
-        renamed["metadata"] = {_FIELD_ID: given[_ID]}
+        renamed["metadata"] = {_FIELD_ID: given[COLUMN_ID]}
     return renamed
 
 

@@ -15,7 +15,7 @@ else:
         __name__,
         {
             "committer": (
-                "Together commit create_table is_certain lost make_table "
+                "Together commit create_table is_certain make_table "
                 "new_location perform"
             ),
             "files": ("Spool find_leftovers folder_of private_folder table_files"),

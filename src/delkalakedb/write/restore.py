@@ -14,11 +14,11 @@ from delkalakedb.model.new_actions import changed_state, removed
 from delkalakedb.model.paths import files_inside
 from delkalakedb.model.rules.protocol import fenced, is_fenced, supported_features
 from delkalakedb.model.schema.identity import with_newest_marks
+from delkalakedb.model.schema.properties import MAX_COLUMN_ID
 from delkalakedb.storage import Store
 
 # Files looked for at a time.
 _AT_ONCE = 16
-_LAST_COLUMN_ID = "delta.columnMapping.maxColumnId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ def _widest(now: Protocol, then: Protocol) -> Protocol:
 def _with_last_column_id(metadata: Metadata, newest: Metadata) -> Metadata:
     """Return the metadata with the newest column id, so that no id is used twice."""
     configuration = known(metadata.configuration) or {}
-    newest_id = (known(newest.configuration) or {}).get(_LAST_COLUMN_ID)
-    if newest_id is None or _LAST_COLUMN_ID not in configuration:
+    newest_id = (known(newest.configuration) or {}).get(MAX_COLUMN_ID)
+    if newest_id is None or MAX_COLUMN_ID not in configuration:
         return metadata
     return msgspec.structs.replace(
-        metadata, configuration={**configuration, _LAST_COLUMN_ID: newest_id}
+        metadata, configuration={**configuration, MAX_COLUMN_ID: newest_id}
     )

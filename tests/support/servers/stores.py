@@ -40,7 +40,7 @@ class Place:
 def fresh_place(server: str) -> Place:
     """A new prefix in the bucket of `s3` or `careless`."""
     _, endpoint = run.once(server, partial(_start, server))
-    return Place(f"s3://{BUCKET}/{uuid.uuid4().hex}", _options(endpoint))
+    return Place(f"s3://{BUCKET}/{uuid.uuid4().hex}", s3_options(endpoint))
 
 
 def stop_all() -> None:
@@ -53,7 +53,7 @@ def stop_all() -> None:
             os.waitpid(int(pid.read_text()), 0)
 
 
-def _options(endpoint: str) -> dict[str, str]:
+def s3_options(endpoint: str) -> dict[str, str]:
     return {
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,

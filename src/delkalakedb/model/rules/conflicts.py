@@ -26,16 +26,24 @@ from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.model.rules.features import FEATURES, Use, features_for
 from delkalakedb.model.rules.protocol import supported_features
 from delkalakedb.model.schema.identity import MARK
-from delkalakedb.model.schema.properties import check_values, parse_properties
+from delkalakedb.model.schema.properties import (
+    COLUMN_MAPPING_MODE,
+    ISOLATION_LEVEL,
+    MAX_COLUMN_ID,
+    ROW_TRACKING_ENABLED,
+    STAMPED_SINCE_TIMESTAMP,
+    STAMPED_SINCE_VERSION,
+    check_values,
+    parse_properties,
+)
+from delkalakedb.model.schema.schema import COLUMN_ID, PHYSICAL_NAME
 
-_MAPPING_MODE = "delta.columnMapping.mode"
-_ROW_TRACKING = "delta.enableRowTracking"
 # Features that another commit may turn on, by property.
 _SWITCHES = {feature.switch: feature for feature in FEATURES.values() if feature.on}
 _SET_ONCE = frozenset(
     {
-        "delta.inCommitTimestampEnablementTimestamp",
-        "delta.inCommitTimestampEnablementVersion",
+        STAMPED_SINCE_TIMESTAMP,
+        STAMPED_SINCE_VERSION,
         "io.unitycatalog.tableId",
     }
 )
@@ -47,9 +55,9 @@ _SET_WITH_ROW_TRACKING = frozenset(
 )
 _MAPPING_FIELDS = frozenset(
     {
-        "delta.columnMapping.id",
+        COLUMN_ID,
         "delta.columnMapping.nested.ids",
-        "delta.columnMapping.physicalName",
+        PHYSICAL_NAME,
         "parquet.field.id",
         "parquet.field.nested.ids",
     }
@@ -96,15 +104,13 @@ def _may_change(
 ) -> bool:
     if key not in new:
         return False
-    if key == _MAPPING_MODE and _mapping_mode(old) != "none":
+    if key == COLUMN_MAPPING_MODE and _mapping_mode(old) != "none":
         return False
     if feature := _SWITCHES.get(key):
         return _word(new[key]) == feature.on and feature.name in features
     if key in _SET_WITH_ROW_TRACKING:
-        return _word(new.get(_ROW_TRACKING)) == "true"
-    return key == "delta.columnMapping.maxColumnId" or (
-        key in _SET_ONCE and key not in old
-    )
+        return _word(new.get(ROW_TRACKING_ENABLED)) == "true"
+    return key == MAX_COLUMN_ID or (key in _SET_ONCE and key not in old)
 
 
 def _same_schema(ours: Metadata, theirs: Metadata) -> bool:
@@ -132,7 +138,7 @@ def _without(node: Any, keys: frozenset[str]) -> Any:
 
 
 def _mapping_mode(configuration: _Configuration) -> str:
-    return _word(configuration.get(_MAPPING_MODE)) or "none"
+    return _word(configuration.get(COLUMN_MAPPING_MODE)) or "none"
 
 
 def _word(value: str | None) -> str:
@@ -147,7 +153,6 @@ ROW_TRACKING_DOMAIN = "delta.rowTracking"
 
 _A = TypeVar("_A", bound=Action)
 Matches = Callable[[Predicate, Add], bool]
-_LEVEL = "delta.isolationLevel"
 
 
 class IsolationLevel(StrEnum):
@@ -301,7 +306,7 @@ def isolation_of(
     if _changes_no_data(staged):
         return IsolationLevel.SNAPSHOT
     # Alone: another property that can't be parsed is no reason not to commit.
-    level = {_LEVEL: configuration.get(_LEVEL)}
+    level = {ISOLATION_LEVEL: configuration.get(ISOLATION_LEVEL)}
     check_values(level)
     return IsolationLevel(parse_properties(level).isolation_level)
 

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from functools import lru_cache
 
-from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.model.schema.properties import (
+    APPEND_ONLY,
+    CHANGE_DATA_FEED_ENABLED,
+    CHECKPOINT_POLICY,
+    COLUMN_MAPPING_MODE,
+    CONSTRAINTS,
+    DELETION_VECTORS_ENABLED,
+    IN_COMMIT_TIMESTAMPS,
+    ROW_TRACKING_ENABLED,
+)
+from delkalakedb.model.schema.schema import GENERATION_EXPRESSION, parse_schema
 
 CATALOG_MANAGED = "catalogManaged"
 CHECK_CONSTRAINTS = "checkConstraints"
@@ -120,7 +130,7 @@ _ALL = (
         "ratify refuses removes that change data",
         uses=_APPENDS | Use.DELTA_RS | Use.UPGRADE,
         legacy=2,
-        switch="delta.appendOnly",
+        switch=APPEND_ONLY,
     ),
     Feature(
         "invariants",
@@ -135,21 +145,21 @@ _ALL = (
         uses=Use.DELTA_RS,
         removable=True,
         legacy=3,
-        prefix="delta.constraints.",
+        prefix=CONSTRAINTS,
     ),
     Feature(
         "changeDataFeed",
         "cdc actions are kept and published as staged",
         uses=_APPENDS | Use.DELTA_RS | Use.UPGRADE,
         legacy=4,
-        switch="delta.enableChangeDataFeed",
+        switch=CHANGE_DATA_FEED_ENABLED,
     ),
     Feature(
         "generatedColumns",
         "values are computed by the staging engine",
         uses=Use.DELTA_RS,
         legacy=4,
-        words=("delta.generationExpression",),
+        words=(GENERATION_EXPRESSION,),
     ),
     Feature(
         COLUMN_MAPPING,
@@ -157,7 +167,7 @@ _ALL = (
         uses=_READS | Use.DELTA_RS | Use.UPGRADE,
         legacy=5,
         reader=True,
-        switch="delta.columnMapping.mode",
+        switch=COLUMN_MAPPING_MODE,
         off=("false", "none"),
         on="name",
     ),
@@ -178,7 +188,7 @@ _ALL = (
         "logical files are keyed by path and vector id",
         uses=_READS | _APPENDS | Use.DELTA_RS | Use.UPGRADE,
         reader=True,
-        switch="delta.enableDeletionVectors",
+        switch=DELETION_VECTORS_ENABLED,
         on="true",
     ),
     Feature(
@@ -186,7 +196,7 @@ _ALL = (
         "row ids are assigned at ratify",
         uses=_APPENDS | Use.RATIFY | Use.UPGRADE,
         needs=(DOMAIN_METADATA,),
-        switch="delta.enableRowTracking",
+        switch=ROW_TRACKING_ENABLED,
         on="true",
     ),
     Feature(
@@ -216,7 +226,7 @@ _ALL = (
         "both kinds of checkpoint are understood",
         uses=_READS | _APPENDS | Use.DELTA_RS | Use.UPGRADE,
         reader=True,
-        switch="delta.checkpointPolicy",
+        switch=CHECKPOINT_POLICY,
         off=("classic",),
         on="v2",
     ),
@@ -227,7 +237,7 @@ _ALL = (
         fence=True,
         removable=True,
         stamped=True,
-        switch="delta.enableInCommitTimestamps",
+        switch=IN_COMMIT_TIMESTAMPS,
         on="true",
     ),
     Feature(

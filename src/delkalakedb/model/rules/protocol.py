@@ -42,6 +42,7 @@ from delkalakedb.model.rules.features import (
     schema_words,
 )
 from delkalakedb.model.schema.properties import (
+    IN_COMMIT_TIMESTAMPS,
     TableProperties,
     check_values,
     parse_properties,
@@ -628,8 +629,6 @@ def _check_vectors(
 FENCE_PROPERTY = "delta.feature.catalogManaged"
 """The property that asks for the fence, as Delta does for features; it isn't stored."""
 
-IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
-"""The property that asks for in-commit timestamps."""
 _ENABLEMENT = "delta.inCommitTimestampEnablement"
 
 

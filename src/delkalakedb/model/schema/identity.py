@@ -8,7 +8,7 @@ import msgspec
 
 from delkalakedb.errors import DeltaError, ProtocolError
 from delkalakedb.model.actions import Metadata
-from delkalakedb.model.schema.schema import Field, parse_schema
+from delkalakedb.model.schema.schema import GENERATION_EXPRESSION, Field, parse_schema
 
 MARK = "delta.identity.highWaterMark"
 _START = "delta.identity.start"
@@ -140,7 +140,7 @@ def _parsed(field: Field, partition_columns: Iterable[str]) -> IdentityColumn:
         problem = "has a step of 0"
     elif mark is not None and not _is_whole(mark):
         problem = f"has the high-water mark {mark!r}"
-    elif "delta.generationExpression" in given:
+    elif GENERATION_EXPRESSION in given:
         problem = "has a generation expression, too"
     elif field.name in partition_columns:
         problem = "partitions the table"

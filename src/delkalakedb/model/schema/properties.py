@@ -11,6 +11,19 @@ from delkalakedb.model.actions import Metadata, known
 from delkalakedb.model.schema.schema import parse_path
 from delkalakedb.model.times import DAY_MICROS, DAY_MS
 
+# Names of properties that several modules use; `CONSTRAINTS` is a prefix.
+APPEND_ONLY = "delta.appendOnly"
+CHANGE_DATA_FEED_ENABLED = "delta.enableChangeDataFeed"
+CHECKPOINT_POLICY = "delta.checkpointPolicy"
+COLUMNCONSTRAINTS = "delta.constraints."
+DELETION_VECTORS_ENABLED = "delta.enableDeletionVectors"
+IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
+ISOLATION_LEVEL = "delta.isolationLevel"
+MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+ROW_TRACKING_ENABLED = "delta.enableRowTracking"
+STAMPED_SINCE_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+STAMPED_SINCE_VERSION = "delta.inCommitTimestampEnablementVersion"
+
 _UNIT_US = {
     "microsecond": 1,
     "millisecond": 1_000,
@@ -21,7 +34,6 @@ _UNIT_US = {
     "week": 7 * DAY_MICROS,
 }
 _QUANTITY = re.compile(r"([0-9]+)\s+([a-z]+?)s?(?:\s+|$)")
-_MAPPING_MODE = "delta.columnMapping.mode"
 _LIST_ITEM = re.compile(r"\s*((?:`(?:[^`]|``)*`|[^`,])+)(?:,|$)")
 
 
@@ -68,8 +80,8 @@ def parse_properties(source: _Source) -> TableProperties:
         DeltaError: The mode of column mapping can't be parsed, which readers need.
     """
     parsed = _parse_all(_items(source))
-    if _MAPPING_MODE in parsed.problems:
-        raise DeltaError(parsed.problems[_MAPPING_MODE])
+    if COLUMN_MAPPING_MODE in parsed.problems:
+        raise DeltaError(parsed.problems[COLUMN_MAPPING_MODE])
     return parsed.properties
 
 
@@ -175,22 +187,22 @@ _LEVELS = ("Serializable", "WriteSerializable", "SnapshotIsolation")
 _natural = partial(_int, 0)
 
 _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "delta.appendOnly": ("append_only", _bool),
-    "delta.isolationLevel": ("isolation_level", partial(_one_of, _LEVELS)),
+    APPEND_ONLY: ("append_only", _bool),
+    ISOLATION_LEVEL: ("isolation_level", partial(_one_of, _LEVELS)),
     "delta.checkpointInterval": ("checkpoint_interval", partial(_int, 1)),
-    "delta.enableInCommitTimestamps": ("enable_in_commit_timestamps", _bool),
-    "delta.inCommitTimestampEnablementVersion": (
+    IN_COMMIT_TIMESTAMPS: ("enable_in_commit_timestamps", _bool),
+    STAMPED_SINCE_VERSION: (
         "in_commit_timestamp_enablement_version",
         _natural,
     ),
-    "delta.inCommitTimestampEnablementTimestamp": (
+    STAMPED_SINCE_TIMESTAMP: (
         "in_commit_timestamp_enablement_timestamp_ms",
         _natural,
     ),
-    "delta.enableRowTracking": ("enable_row_tracking", _bool),
-    "delta.enableDeletionVectors": ("enable_deletion_vectors", _bool),
-    "delta.enableChangeDataFeed": ("enable_change_data_feed", _bool),
-    _MAPPING_MODE: (
+    ROW_TRACKING_ENABLED: ("enable_row_tracking", _bool),
+    DELETION_VECTORS_ENABLED: ("enable_deletion_vectors", _bool),
+    CHANGE_DATA_FEED_ENABLED: ("enable_change_data_feed", _bool),
+    COLUMN_MAPPING_MODE: (
         "column_mapping_mode",
         partial(_one_of, ("none", "name", "id")),
     ),
@@ -213,7 +225,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
         "require_checkpoint_protection_before_version",
         _natural,
     ),
-    "delta.checkpointPolicy": (
+    CHECKPOINT_POLICY: (
         "checkpoint_policy",
         partial(_one_of, ("classic", "v2")),
     ),
@@ -240,7 +252,7 @@ _OTHERS = frozenset(
 # can't be changed.
 _KEPT = {
     "delta.columnMapping.": "the names of columns in data files depend on it",
-    "delta.constraints.": "constraints are added and dropped with DeltaTable.alter",
+    CONSTRAINTS: "constraints are added and dropped with DeltaTable.alter",
     "delta.feature.": "features are added with DeltaTable.alter, a fence by the mirror",
     "delta.inCommitTimestampEnablement": "it is set when timestamps are turned on",
     "delta.minReaderVersion": "features are added with DeltaTable.alter",

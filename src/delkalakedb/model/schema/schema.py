@@ -12,6 +12,8 @@ import msgspec
 
 from delkalakedb.errors import CodecError, SchemaMismatchError
 
+COLUMN_ID = "delta.columnMapping.id"
+GENERATION_EXPRESSION = "delta.generationExpression"
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 NESTED = frozenset({"struct", "array", "map"})
 

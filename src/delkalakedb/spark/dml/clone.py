@@ -26,6 +26,7 @@ from delkalakedb.model.actions import (
 from delkalakedb.model.new_actions import changed_state, removed
 from delkalakedb.model.paths import Inside, file_path, log_path
 from delkalakedb.model.predicate.predicate import Anything
+from delkalakedb.model.rules.conflicts import ROW_TRACKING_DOMAIN
 from delkalakedb.model.rules.protocol import (
     check_writable,
     fenced,
@@ -43,7 +44,6 @@ from delkalakedb.write.engines import InPlace, Work
 
 # files copied at a time
 _AT_ONCE = 8
-_ROW_IDS = "delta.rowTracking"
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,11 @@ class Clone:
     def _domains(self, there: Snapshot | None) -> Iterator[DomainMetadata]:
         come = self.source.domains()
         for name, domain in ({} if there is None else there.domains()).items():
-            if name not in come and name != _ROW_IDS:
+            if name not in come and name != ROW_TRACKING_DOMAIN:
                 yield msgspec.structs.replace(domain, removed=True)
-        yield from (domain for name, domain in come.items() if name != _ROW_IDS)
+        yield from (
+            domain for name, domain in come.items() if name != ROW_TRACKING_DOMAIN
+        )
 
     def _adds(self, to: Target) -> tuple[list[Add], list[str]]:
         """Return the clone's files, and the paths of those that were copied."""

@@ -6,10 +6,9 @@ from typing import Any
 from pyspark.sql.types import DataType, LongType
 
 from delkalakedb.model.schema.identity import identity_properties
+from delkalakedb.model.schema.schema import GENERATION_EXPRESSION
 from delkalakedb.spark.exceptions import unsupported_operation
 from delkalakedb.spark.face.arguments import check_type
-
-_EXPRESSION = "delta.generationExpression"
 
 
 @dataclass
@@ -43,7 +42,7 @@ def generation(
     what = "Generated always as expression must be str or IdentityGenerator."
     check_type(always, (str, IdentityGenerator, type(None)), what)
     if isinstance(always, str):
-        return {_EXPRESSION: always}
+        return {GENERATION_EXPRESSION: always}
     if (generator := always or by_default) is None:
         return {}
     if generator.step == 0:
