@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from delkalakedb.doors import door as _door
 
 if TYPE_CHECKING:
-    from delkalakedb import mirror as mirror
+    from delkalakedb import errors as errors, mirror as mirror
     from delkalakedb.catalog import Snapshot
     from delkalakedb.catalog.engine import CacheInfo, cache_info
     from delkalakedb.connection import Catalog, close, connect
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         DeltaTable,
         QueryBuilder,
         Transaction,
+        convert_to_deltalake,
         register,
         transaction,
         unregister,
@@ -46,7 +47,8 @@ else:
             "catalog.engine": "CacheInfo cache_info",
             "connection": "Catalog close connect",
             "deltalake": "DeltaTable QueryBuilder Transaction register transaction"
-            " unregister write_deltalake",
+            " convert_to_deltalake unregister write_deltalake",
+            "errors": ".",
             "migrate": "Copied Detached ImportProgress Imported Synced copy_catalog"
             " cut_over detach follow import_table sync",
             "mirror": ".",
@@ -76,6 +78,7 @@ __all__ = [
     "cache_info",
     "close",
     "connect",
+    "convert_to_deltalake",
     "copy_catalog",
     "cut_over",
     "detach",
@@ -88,6 +91,8 @@ __all__ = [
     "verify",
     "write_deltalake",
 ]
+
+__version__ = "0.1.0"
 
 if sys.platform == "win32":
     warnings.warn(

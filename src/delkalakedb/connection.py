@@ -1,22 +1,97 @@
 """The public `Catalog`: its SQL tables, and operations that also change files."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from delkalakedb import catalog
 from delkalakedb.catalog.engine import close_all
+from delkalakedb.errors import CatalogNotFoundError
 from delkalakedb.mirror.publisher import drain_loaded
 from delkalakedb.model.records import Table
 from delkalakedb.settings import Uri
 
 if TYPE_CHECKING:
+    from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
+
+    from delkalakedb.deltalake import DeltaTable
     from delkalakedb.migrate import Dropped
+    from delkalakedb.model.times import Moment
     from delkalakedb.settings import Settings, SettingsDict
     from delkalakedb.write.engines.deltars import NewSchema
 
 
 class Catalog(catalog.Catalog):
     """The tables of one SQL database; a context manager that closes its pool."""
+
+    def open(
+        self,
+        name: str,
+        version: "int | Moment | None" = None,
+        *,
+        storage_options: dict[str, str] | None = None,
+    ) -> "DeltaTable":
+        """Return a table as a `DeltaTable`.
+
+        Args:
+            name: the table.
+            version: a number or a time; the latest version by default.
+            storage_options: options of the table's object store.
+
+        Raises:
+            TableNotFoundError: The catalog has no such table.
+            VersionNotFoundError: The table has no such version.
+        """
+        # Here, because only this imports deltalake, which is slow.
+        from delkalakedb.deltalake import DeltaTable
+
+        return DeltaTable((self, name), version, storage_options)
+
+    def __getitem__(self, name: str) -> "DeltaTable":
+        """Return a table at its latest version as a `DeltaTable`."""
+        return self.open(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether the catalog has a table of this name."""
+        return name in self._names()
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the tables, sorted."""
+        return iter(sorted(self._names()))
+
+    def __len__(self) -> int:
+        """Return the number of tables."""
+        return len(self._names())
+
+    def __bool__(self) -> bool:
+        """Return True: a catalog without tables is a catalog, too."""
+        return True
+
+    def _names(self) -> Collection[str]:
+        try:
+            return self.versions().keys()
+        except CatalogNotFoundError:
+            # The first write creates the catalog.
+            return ()
+
+    def write(
+        self,
+        name: str,
+        data: "ArrowStreamExportable | ArrowArrayExportable",
+        mode: Literal["error", "append", "overwrite", "ignore"] = "error",
+        **options: Any,
+    ) -> None:
+        """Write to a table, which the first write creates.
+
+        Args:
+            name: the table.
+            data: anything that gives Arrow data; streams are written as they come.
+            mode: what to do where the table exists: fail, append, replace its rows, or
+                nothing.
+            options: the other options of `write_deltalake`.
+        """
+        from delkalakedb.deltalake import write_deltalake
+
+        write_deltalake((self, name), data, mode=mode, **options)
 
     def create_table(
         self,

@@ -35,6 +35,6 @@ def door(
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted(homes)
 
     return find, names

@@ -14,8 +14,8 @@ else:
         __name__,
         {
             "catalog": (
-                "Catalog CatalogOrUri connect open_catalog summary uri_of "
-                "using_catalog using_table"
+                "Catalog CatalogOrUri NamedTable connect find_table name_in "
+                "open_catalog summary uri_of using_catalog using_table"
             ),
             "file_list": (
                 "Files has_odd_paths has_vectors load_files may_have_vectors"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from types import TracebackType
@@ -28,10 +28,11 @@ from delkalakedb.catalog.engine import (
 from delkalakedb.catalog.read import Identity, SqlTxnLogReader, find_head, parse_head
 from delkalakedb.catalog.snapshot import Snapshot
 from delkalakedb.clock import now_ms
-from delkalakedb.errors import DeltaError
+from delkalakedb.errors import DeltaError, TransactionError
 from delkalakedb.settings import (
     PlainSettings,
     Uri,
+    is_deltasql,
     parse_uri,
     plain_settings,
     require_table,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from delkalakedb.catalog.read import Expired
     from delkalakedb.model.log import Staged
     from delkalakedb.model.records import Table
+    from delkalakedb.model.times import Moment
     from delkalakedb.settings import Settings, SettingsDict
 
 
@@ -142,17 +144,32 @@ class Catalog:
         name: str,
         version: int | None = None,
         *,
+        timestamp: Moment | None = None,
         timestamp_ms: int | None = None,
         identity: Identity | None = None,
     ) -> Snapshot:
         """Return a table at its latest version, at a version, or at a time.
 
-        With an identity, raise an error if another table has the name now.
+        Args:
+            name: the table.
+            version: the number of the version.
+            timestamp: the time; without a zone it is in UTC.
+            timestamp_ms: the time in milliseconds since the epoch, instead.
+            identity: raise an error if another table has the name now.
         """
         self._share.check_open()
+        if version is not None and not hasattr(version, "__index__"):
+            raise DeltaError(
+                f"{name}: a version is a number, not {version!r}; give a time as "
+                "timestamp=..."
+            )
+        if (version, timestamp, timestamp_ms).count(None) < 2:
+            raise DeltaError(f"{name}: give a version or a timestamp, not both")
+        if timestamp is not None:
+            from delkalakedb.model.times import moment_ms
+
+            timestamp_ms = moment_ms(timestamp)
         if timestamp_ms is not None:
-            if version is not None:
-                raise DeltaError(f"{name}: give a version or a timestamp, not both")
             version = self.log(name, identity).version_at(timestamp_ms)
         return Snapshot(self._own, find_head(self._own, name, version, identity))
 
@@ -359,3 +376,70 @@ def open_catalog(uri: Uri) -> Catalog:
         if catalog is not made:
             made.close()
     return catalog
+
+
+def name_in(catalog: Catalog, table: str) -> tuple[str, str | None]:
+    """Return the name and the location in `table`, a name or a URI of this catalog."""
+    if not is_deltasql(table):
+        return table, None
+    uri = parse_uri(table)
+    if not _is_of(catalog, uri):
+        raise TransactionError(
+            f"{uri} is of another catalog; a table of {catalog.uri} is needed"
+        )
+    return require_table(uri), uri.location
+
+
+def _is_of(catalog: Catalog, uri: Uri) -> bool:
+    """Return whether a URI is of this catalog, with any user and options."""
+    if uri.engine != catalog.uri.engine:
+        return False
+    if uri.host is None:
+        # the path as it was opened, because the working directory may have changed
+        (path,) = load_backend(uri.engine).identity(uri)
+        return path in catalog.backend.key
+    return _place(uri) == _place(catalog.uri)
+
+
+def _place(uri: Uri) -> tuple[object, ...]:
+    return uri.host, uri.port, uri.database, uri.schema
+
+
+@dataclass(frozen=True)
+class NamedTable:
+    """A table of a catalog, which may not exist yet.
+
+    Args:
+        catalog: the catalog.
+        name: the table's name.
+        uri: the table's URI.
+    """
+
+    catalog: Catalog
+    name: str
+    uri: Uri
+
+
+def find_table(given: object) -> NamedTable | None:
+    """Return the table that a `deltasql://` URI or a pair of a catalog and a name is.
+
+    Return None for anything else, such as a path.
+    """
+    if is_deltasql(given):
+        uri = parse_uri(str(given))
+        # The name first: a URI without one is refused before anything is opened.
+        name = require_table(uri)
+        return NamedTable(open_catalog(uri), name, uri)
+    if isinstance(given, Catalog):
+        raise DeltaError(
+            f"{given.uri} is a catalog; name one of its tables, as in catalog['sales']"
+        )
+    if not (isinstance(given, tuple) and given and isinstance(given[0], Catalog)):
+        return None
+    if len(given) != 2 or not isinstance(given[1], str):
+        raise DeltaError("a table is given as a pair of a catalog and a name")
+    name, location = name_in(*given)
+    uri = given[0].uri.with_table(name)
+    if location is not None:
+        uri = replace(uri, options=(*uri.options, ("location", location)))
+    return NamedTable(given[0], name, uri)

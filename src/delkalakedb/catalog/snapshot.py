@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from delkalakedb.model.predicate.predicate import Predicate
     from delkalakedb.model.records import Commit, File, Table
+    from delkalakedb.model.times import Moment
 
 Filter = Union[str, Sequence[Any], "Predicate"]
 
@@ -130,6 +131,8 @@ class Snapshot:
         self,
         limit: int | None = None,
         *,
+        since: Moment | None = None,
+        until: Moment | None = None,
         since_ms: int | None = None,
         until_ms: int | None = None,
         operation: str | None = None,
@@ -139,16 +142,20 @@ class Snapshot:
 
         Args:
             limit: at most so many.
-            since_ms: none older than this time.
-            until_ms: none newer than this time.
+            since: none older than this time; without a zone it is in UTC.
+            until: none newer than this time.
+            since_ms: `since` in milliseconds since the epoch.
+            until_ms: `until` in milliseconds since the epoch.
             operation: only this operation, such as `MERGE`.
             actor: only commits by this database user, OS user, host or client.
         """
+        from delkalakedb.model.times import moment_ms
+
         found = self._log.history(
             self._head,
             limit=limit,
-            since_ms=since_ms,
-            until_ms=until_ms,
+            since_ms=since_ms if since is None else moment_ms(since),
+            until_ms=until_ms if until is None else moment_ms(until),
             operation=operation,
             actor=actor,
         )

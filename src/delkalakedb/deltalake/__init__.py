@@ -45,6 +45,6 @@ else:
             "table": "DeltaTable",
             "transactions": "Transaction transaction",
             "vacuum": "Vacuum retention_of",
-            "write": "write_deltalake",
+            "write": "convert_to_deltalake write_deltalake",
         },
     )

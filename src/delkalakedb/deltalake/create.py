@@ -148,7 +148,7 @@ def create_table_with_add_actions(
     _make(table_uri, create, mode, ours, storage_options)
 
 
-def convert_to_deltalake(
+def convert_parquet(
     *,
     uri: str,
     configuration: _Properties,
@@ -259,7 +259,7 @@ def convert_folder(
     if next(open_store(place, storage_options).list(LOG), None) is not None:
         raise DeltaError(f"{place}: there is a Delta table already; import it")
     placed = replace(parsed, options=(*parsed.options, ("location", place)))
-    convert_to_deltalake(
+    convert_parquet(
         uri=format_uri(placed),
         configuration=None,
         storage_options=dict(storage_options) if storage_options else None,

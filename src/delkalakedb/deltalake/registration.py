@@ -15,7 +15,7 @@ from deltalake.writer import convert_to, writer
 from delkalakedb.catalog import open_catalog
 from delkalakedb.deltalake import check_deltalake
 from delkalakedb.deltalake.create import (
-    convert_to_deltalake,
+    convert_parquet,
     create_deltalake,
     create_table_with_add_actions,
 )
@@ -175,7 +175,7 @@ _ROUTES: dict[tuple[object, str], _Route] = {
     (table.DeltaTable, "to_pyarrow_table"): _method("to_pyarrow_table"),
     (table, "_create_deltalake"): _function(create_deltalake, "table_uri"),
     (writer, "write_deltalake_rust"): _function(_first_write, "table_uri"),
-    (convert_to, "_convert_to_deltalake"): _function(convert_to_deltalake, "uri"),
+    (convert_to, "_convert_to_deltalake"): _function(convert_parquet, "uri"),
     (transaction, "_create_table_with_add_actions"): _function(
         create_table_with_add_actions, "table_uri"
     ),

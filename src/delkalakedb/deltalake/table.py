@@ -14,9 +14,10 @@ import deltalake
 from deltalake.exceptions import TableNotFoundError as DeltaTableNotFoundError
 from deltalake.table import _DEFAULT_TRUE, _merge_deprecated_filters
 
-from delkalakedb.catalog import open_catalog
+from delkalakedb.catalog import Catalog, find_table, open_catalog
 from delkalakedb.deltalake.raw import SqlRawTable, is_ours
 from delkalakedb.errors import TableNotFoundError, UriError
+from delkalakedb.model.times import Moment, from_ms, moment_ms
 from delkalakedb.settings import Uri, is_deltasql, parse_uri, require_table
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ class DeltaTable(deltalake.DeltaTable):
 
     def __init__(
         self,
-        table_uri: str | Path | os.PathLike[str],
-        version: int | None = None,
+        table_uri: str | Path | os.PathLike[str] | Catalog | tuple[Catalog, str],
+        version: int | Moment | None = None,
         storage_options: dict[str, str] | None = None,
         without_files: bool = False,
         log_buffer_size: int | None = None,
@@ -75,19 +76,25 @@ class DeltaTable(deltalake.DeltaTable):
         """Open a table at a version, the latest by default.
 
         Args:
-            table_uri: a `deltasql://` URI of a table, or anything that deltalake takes.
-            version: a number; for `deltasql://` also a time, as `load_as_version` takes
-                it.
+            table_uri: a `deltasql://` URI of a table, a pair of a catalog and a name,
+                or anything that deltalake takes. For a catalog alone, the second
+                argument is the name.
+            version: a number; for a table of a catalog also a time, in UTC if it has
+                no zone.
             storage_options: of the table's object store.
             without_files: deprecated by deltalake, and ignored.
             log_buffer_size: deprecated by deltalake, and ignored.
             skip_stats: deprecated by deltalake, and ignored.
         """
-        if not is_deltasql(table_uri):
+        if isinstance(table_uri, Catalog) and isinstance(version, str):
+            table_uri, version = (table_uri, version), None
+        found = find_table(table_uri)
+        if found is None:
+            plain: Any = table_uri
             with naming_schemes():
                 super().__init__(
-                    table_uri,
-                    version,
+                    plain,
+                    cast("int | None", version),
                     storage_options,
                     without_files,
                     log_buffer_size,
@@ -99,17 +106,15 @@ class DeltaTable(deltalake.DeltaTable):
             log_buffer_size=log_buffer_size is not None,
             skip_stats=skip_stats,
         )
-        uri = parse_uri(str(table_uri))
-        name = require_table(uri)
         at: Any = version
         number = at if hasattr(at, "__index__") else None
         self._storage_options = storage_options
-        self._catalog_uri = uri
+        self._catalog_uri = found.uri
         self._table = SqlRawTable(  # type: ignore[assignment]
-            open_catalog(uri), name, number, storage_options
+            found.catalog, found.name, number, storage_options
         )
         if at is not number:
-            self.load_as_version(at)
+            self.load_as_version(from_ms(moment_ms(at)))
 
     @property
     def catalog_uri(self) -> str:

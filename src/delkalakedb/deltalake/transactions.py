@@ -17,8 +17,13 @@ from typing import Any, Self, TypeVar
 import deltalake
 from arro3.core import RecordBatchReader
 
-from delkalakedb.catalog import CatalogOrUri, PendingSnapshot, Snapshot, using_catalog
-from delkalakedb.catalog.admin import name_in
+from delkalakedb.catalog import (
+    CatalogOrUri,
+    PendingSnapshot,
+    Snapshot,
+    name_in,
+    using_catalog,
+)
 from delkalakedb.catalog.commit import Committed
 from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.deltalake.table import DeltaTable

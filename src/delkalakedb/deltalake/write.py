@@ -10,12 +10,13 @@ from arro3.core import RecordBatchReader
 from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
 from deltalake import CommitProperties, PostCommitHookProperties, WriterProperties
 
-from delkalakedb.catalog import open_catalog
+from delkalakedb.catalog import Catalog, NamedTable, find_table
+from delkalakedb.deltalake.create import convert_parquet
 from delkalakedb.deltalake.raw import SqlRawTable
-from delkalakedb.deltalake.table import naming_schemes
+from delkalakedb.deltalake.table import DeltaTable, naming_schemes
 from delkalakedb.errors import TableNotFoundError
 from delkalakedb.model.new_actions import check_custom_metadata
-from delkalakedb.settings import Uri, is_deltasql, parse_uri, require_table
+from delkalakedb.settings import is_deltasql
 from delkalakedb.write import Operation, Staging, make_table, private_folder
 from delkalakedb.write.engines.deltars import (
     IN_PRIVATE,
@@ -36,7 +37,7 @@ def read_back(made: Staging[None]) -> Iterator[RecordBatchReader]:
 
 
 def write_deltalake(
-    table_or_uri: str | Path | deltalake.DeltaTable,
+    table_or_uri: str | Path | deltalake.DeltaTable | tuple[Catalog, str],
     data: ArrowStreamExportable | ArrowArrayExportable | Sequence[ArrowArrayExportable],
     *,
     partition_by: list[str] | str | None = None,
@@ -55,7 +56,8 @@ def write_deltalake(
     """Write to a table, which the first write creates.
 
     Args:
-        table_or_uri: a `DeltaTable`, a `deltasql://` URI, or what deltalake takes.
+        table_or_uri: a `DeltaTable`, a `deltasql://` URI, a pair of a catalog and a
+            name, or what deltalake takes.
         data: anything that gives Arrow data; streams are written as they come.
         partition_by: the columns that a new table is partitioned by.
         mode: what to do where the table exists: fail, append, replace its rows, or
@@ -87,16 +89,67 @@ def write_deltalake(
         "commit_properties": commit_properties,
         "post_commithook_properties": post_commithook_properties,
     }
-    if is_deltasql(table_or_uri):
-        uri = parse_uri(str(table_or_uri))
-        opened = _open(uri, storage_options)
-        if opened is None:
-            _first_write(uri, data, options)
-            return
+    table = find_table(table_or_uri)
+    if table is None:
+        plain: Any = table_or_uri
+        with naming_schemes():
+            deltalake.write_deltalake(plain, data, **options)
+    elif (opened := _open(table, storage_options)) is None:
+        _first_write(table, data, options)
+    else:
         deltalake.write_deltalake(opened, data, **options)
+
+
+def convert_to_deltalake(
+    uri: str | Path,
+    mode: Literal["error", "ignore"] = "error",
+    partition_by: deltalake.Schema | None = None,
+    partition_strategy: Literal["hive", "directory"] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+    storage_options: dict[str, str] | None = None,
+    *,
+    collect_stats: bool = True,
+    commit_properties: CommitProperties | None = None,
+    post_commithook_properties: PostCommitHookProperties | None = None,
+) -> None:
+    """Create a table of the Parquet files at a location; the files stay there.
+
+    Args:
+        uri: a `deltasql://` URI of the new table, whose location has the files, or what
+            deltalake takes.
+        mode: what to do where the table exists: fail, or nothing.
+        partition_by: the columns whose values are in the names of folders.
+        partition_strategy: `hive` for folders such as `day=1`, `directory` for `1`.
+        name: the name in the table's metadata.
+        description: the description of the table.
+        configuration: the properties of the table.
+        storage_options: of the table's object store.
+        collect_stats: read the statistics of the files.
+        commit_properties: of the commit.
+        post_commithook_properties: as deltalake takes them; in a catalog the mirror's
+            settings decide when checkpoints are made.
+    """
+    options: dict[str, Any] = {
+        "partition_strategy": partition_strategy,
+        "name": name,
+        "description": description,
+        "configuration": configuration,
+        "storage_options": storage_options,
+        "collect_stats": collect_stats,
+        "commit_properties": commit_properties,
+        "post_commithook_properties": post_commithook_properties,
+    }
+    if not is_deltasql(uri):
+        options["partition_by"] = partition_by
+        deltalake.convert_to_deltalake(uri, mode, **options)
         return
-    with naming_schemes():
-        deltalake.write_deltalake(table_or_uri, data, **options)
+    if partition_by is not None and partition_strategy not in ("hive", "directory"):
+        raise ValueError("partition_by needs a partition_strategy, hive or directory")
+    if mode == "ignore" and DeltaTable.is_deltatable(uri):
+        return
+    convert_parquet(uri=str(uri), partition_schema=partition_by, **options)
 
 
 class _Handle(deltalake.DeltaTable):
@@ -109,17 +162,15 @@ class _Handle(deltalake.DeltaTable):
         self._storage_options = storage_options
 
 
-def _open(uri: Uri, storage_options: dict[str, str] | None) -> _Handle | None:
-    # The table first: a URI without one is refused before anything is opened.
-    name, catalog = require_table(uri), open_catalog(uri)
+def _open(table: NamedTable, storage_options: dict[str, str] | None) -> _Handle | None:
     try:
-        raw = SqlRawTable(catalog, name, None, storage_options)
+        raw = SqlRawTable(table.catalog, table.name, None, storage_options)
     except TableNotFoundError:
         return None
     return _Handle(raw, storage_options)
 
 
-def _first_write(uri: Uri, data: Any, options: dict[str, Any]) -> None:
+def _first_write(table: NamedTable, data: Any, options: dict[str, Any]) -> None:
     check_custom_metadata(options["commit_properties"])
     configuration, ours = split_properties(options["configuration"])
     private = options | {
@@ -132,13 +183,14 @@ def _first_write(uri: Uri, data: Any, options: dict[str, Any]) -> None:
         deltalake.write_deltalake(folder, data, **private)
 
     def write_again(made: Staging[None]) -> bool:
-        if (opened := _open(uri, options["storage_options"])) is None:
+        if (opened := _open(table, options["storage_options"])) is None:
             return False
         with read_back(made) as rows:
             deltalake.write_deltalake(opened, rows, **options)
         return True
 
     operation = Operation("write", DeltaRs(write, properties=ours))
-    name, catalog = require_table(uri), open_catalog(uri)
-    place, storage_options = uri.location, options["storage_options"]
-    make_table(catalog, name, place, operation, storage_options, write_again)
+    place, storage_options = table.uri.location, options["storage_options"]
+    make_table(
+        table.catalog, table.name, place, operation, storage_options, write_again
+    )

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from delkalakedb.errors import CodecError
+from delkalakedb.model.times import from_ms
 
 if TYPE_CHECKING:
     from delkalakedb.model.schema.schema import Schema
@@ -61,6 +63,16 @@ class Table(_Record):
     size_bytes: int = 0
 
     @property
+    def timestamp(self) -> datetime:
+        """The time of the version, in UTC."""
+        return from_ms(self.timestamp_ms)
+
+    @property
+    def created_time(self) -> datetime | None:
+        """The time when the table was created, in UTC, if its metadata has it."""
+        return None if self.created_time_ms is None else from_ms(self.created_time_ms)
+
+    @property
     def schema(self) -> "Schema":
         """The parsed schema."""
         from delkalakedb.model.schema.schema import parse_schema
@@ -89,6 +101,11 @@ class File(_Record):
     added_version: int
     removed_version: int | None = None
 
+    @property
+    def modification_time(self) -> datetime:
+        """The time when the file was written, in UTC."""
+        return from_ms(self.modification_time_ms)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commit(_Record):
@@ -114,3 +131,8 @@ class Commit(_Record):
     added_bytes: int = 0
     removed_bytes: int = 0
     commit_info: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def timestamp(self) -> datetime:
+        """The time of the commit, in UTC."""
+        return from_ms(self.timestamp_ms)

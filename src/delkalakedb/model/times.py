@@ -6,6 +6,8 @@ A time without a zone is in UTC, as in delta-rs.
 import re
 from datetime import UTC, date, datetime, timedelta
 
+from delkalakedb.errors import DeltaError
+
 DAY_S = 86_400
 DAY_MS = DAY_S * 1_000
 DAY_MICROS = DAY_MS * 1_000
@@ -81,6 +83,31 @@ def parse_utc(text: str) -> datetime:
     """
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+Moment = datetime | date | str
+"""A time as callers give it; without a zone it is in UTC, and a text is ISO 8601."""
+
+
+def moment_ms(when: Moment) -> int:
+    """Return a time that a caller gave, in milliseconds since the epoch.
+
+    Raises:
+        DeltaError: The value isn't a time.
+    """
+    if isinstance(when, str):
+        try:
+            when = parse_utc(when)
+        except ValueError as error:
+            raise DeltaError(
+                f"{when!r} isn't a time; give a datetime, or a text such as "
+                "2026-01-31, 2026-01-31T12:30 or 2026-01-31T12:30:00+02:00"
+            ) from error
+    if isinstance(when, datetime):
+        return to_ms(when)
+    if isinstance(when, date):
+        return to_days(when) * DAY_MS
+    raise DeltaError(f"{when!r} isn't a time; give a datetime, or a text in ISO 8601")
 
 
 def parse_moment(text: str) -> datetime | None:

@@ -17,6 +17,6 @@ else:
                 "Restored back_up load_tables load_versions restore_backup "
                 "upgrade_catalog"
             ),
-            "names": "name_in rename_table",
+            "names": "rename_table",
         },
     )
