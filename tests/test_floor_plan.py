@@ -51,7 +51,7 @@ ROOMS = {
     "catalog": "engine read commit snapshot pending_snapshot file_list catalog load "
     "admin",
     "mirror": "checkpoint foreign publisher fences verify",
-    "write": "files operation engines committer restore",
+    "write": "files operation engines unions committer restore",
     "deltalake": "dataset scan vacuum raw properties create table write "
     "transactions registration",
     "query": "expressions sources duck metatables formats selection append diff export",

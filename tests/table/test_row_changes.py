@@ -25,6 +25,7 @@ from delkalakedb.errors import CommitFailedError, DeltaError
 from delkalakedb.model.actions import Add, Remove, decode_commit, known
 from delkalakedb.model.predicate.predicate import Anything, parse_predicate
 from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.model.vectors import vector_path
 from delkalakedb.settings.uri import format_uri
 from delkalakedb.storage import open_store
 from delkalakedb.write.engines import takes_vectors
@@ -330,6 +331,11 @@ def compacting(table: DeltaTable) -> None:
     table.optimize.compact(commit_properties=ONCE)
 
 
+# bytes: all vectors are inline, those of one or two rows of a file, or none
+LIMITS = {"inline": "4096", "few rows": "37", "files": "0"}
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize(
     ("first", "then", "goes"),
     [
@@ -345,13 +351,24 @@ def compacting(table: DeltaTable) -> None:
         (merging(7), merging(7), False),
         (deleting(5), compacting, False),
         (compacting, deleting(5), False),
-        (deleting(1), lambda t: t.delete("amount < 1000"), False),
+        (
+            deleting(1),
+            lambda t: t.delete("amount < 1000", commit_properties=ONCE),
+            False,
+        ),
     ],
     ids=range(12),
 )
 def test_changes_of_other_rows_of_one_file_both_go_through(
-    catalog_uri: str, tmp_path: Path, first: Change, then: Change, goes: bool
+    catalog_uri: str,
+    tmp_path: Path,
+    first: Change,
+    then: Change,
+    goes: bool,
+    limit: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_BYTES", limit)
     twins = make(catalog_uri, tmp_path)
     twins.do(deleting(0))
     stale = twins.ours
@@ -365,6 +382,41 @@ def test_changes_of_other_rows_of_one_file_both_go_through(
     then(twins.plain)
     twins.check()
     assert rewritten(twins.ours) == set()
+
+
+@pytest.mark.parametrize("limit", ["4096", "0"], ids=["inline", "files"])
+def test_transaction_of_two_changes_of_one_file_keeps_what_another_deletes(
+    catalog_uri: str, tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_BYTES", limit)
+    twins = make(catalog_uri, tmp_path)
+    twins.do(deleting(0))
+    with dk.transaction(catalog_uri) as tx:
+        tx.delete("t", "id = 1")
+        tx.update("t", predicate="id = 2", updates={"text": "'two'"})
+        tx.delete("t", "id IN (3, 250)")
+        twins.ours.delete("id IN (5, 251)")
+    for change in (deleting(5, 251), deleting(1), updating("two", 2)):
+        change(twins.plain)
+    deleting(3, 250)(twins.plain)
+    assert rows(twins.ours) == rows(twins.plain)
+    assert dk.verify(twins.uri, deep=True).ok
+
+
+def test_transaction_that_deletes_a_row_of_another_conflicts(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    twins = make(catalog_uri, tmp_path)
+
+    def change() -> None:
+        with dk.transaction(catalog_uri) as tx:
+            tx.delete("t", "id = 1")
+            tx.delete("t", "id = 2")
+            twins.ours.delete("id IN (2, 3)")
+
+    with pytest.raises(CommitFailedError):
+        change()
+    assert twins.ours.count() == 2 * ROWS - 2
 
 
 def test_rows_that_are_restored_meanwhile_conflict(
@@ -393,9 +445,56 @@ def test_last_rows_of_a_file_deleted_by_two_remove_it(
     assert dk.verify(uri, deep=True).ok
 
 
-def test_writers_that_delete_other_rows_of_one_file_never_run_again(
-    catalog_uri: str, tmp_path: Path
+def stored_vectors(table: DeltaTable) -> list[str]:
+    """The files of vectors at a table's location."""
+    folder = Path(table.table_uri.removeprefix("file://"))
+    return sorted(path.name for path in folder.glob("*.bin"))
+
+
+@pytest.mark.parametrize("row", [3, 1], ids=["other row", "same row"])
+def test_files_of_vectors_are_left_to_versions_only(
+    catalog_uri: str, tmp_path: Path, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_BYTES", "0")
+    twins = make(catalog_uri, tmp_path)
+    stale = twins.ours
+    deleting(1, 201)(twins.ours)
+    if row == 3:
+        deleting(row, 202)(stale)
+    else:
+        with pytest.raises(CommitFailedError):
+            deleting(row, 202)(stale)
+    named = {
+        vector_path(known(action.deletion_vector))
+        for version in range(2, twins.ours.version() + 1)
+        for action in last(dk.DeltaTable(twins.uri, version))
+        if isinstance(action, Add)
+    }
+    assert stored_vectors(twins.ours) == sorted(filter(None, named))
+    assert len(named) == (2 if row == 3 else 1)
+
+
+def test_union_beyond_the_bound_of_a_commit_is_in_a_file(
+    catalog_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Bytes: two vectors of two rows each are inline, and not two of four rows each.
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_COMMIT_BYTES", "75")
+    twins = make(catalog_uri, tmp_path)
+    stale = twins.ours
+    deleting(1, 11, 201, 211)(twins.ours)
+    deleting(21, 31, 221, 231)(stale)
+    adds = [a for a in last(twins.ours) if isinstance(a, Add)]
+    sizes = {known(a.deletion_vector).storage_type for a in adds}
+    assert sizes == {"i", "u"}
+    assert twins.ours.count() == 2 * ROWS - 8
+    assert dk.verify(twins.uri, deep=True).ok
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+def test_writers_that_delete_other_rows_of_one_file_never_run_again(
+    catalog_uri: str, tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_BYTES", limit)
     twins = make(catalog_uri, tmp_path)
     tables = [twins.ours for _ in range(6)]
     with ThreadPoolExecutor(6) as pool:

@@ -43,7 +43,7 @@ from delkalakedb.model.rules.protocol import supported_features, unread_features
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.stats.stats import parse_stats
-from delkalakedb.model.vectors import encode_vector, inlined_vector, vector_file
+from delkalakedb.model.vectors import InlineBounds, stored_vectors
 from delkalakedb.write.engines.deltars import (
     DeltaRs,
     Guest,
@@ -245,12 +245,14 @@ class Vectors:
         """Return the staging with vectors in place of the removes of files of rows."""
         if not staging.commits:
             return staging
-        (actions,) = staging.commits
+        settings, (actions,) = self.settings, staging.commits
         whole = [one for one in found if len(one.rows) == one.live]
         some = [one for one in found if len(one.rows) < one.live]
         try:
-            vectors, file = self._store(
-                [one.rows if one.old is None else one.rows | one.old for one in some]
+            vectors, file = stored_vectors(
+                [one.rows if one.old is None else one.rows | one.old for one in some],
+                InlineBounds(settings.inline_bytes, settings.inline_commit_bytes),
+                uuid4(),
             )
             staging.target.files.put(file)
         except (OSError, StorageError):
@@ -279,24 +281,6 @@ class Vectors:
             new_paths=[*staging.new_paths, *file],
             rows_only=True,
         )
-
-    def _store(
-        self, rows: Sequence["BitMap64"]
-    ) -> tuple[list[DeletionVector], dict[str, bytes]]:
-        """Return the vectors of rows, and the file of those that aren't inline."""
-        settings, left = self.settings, self.settings.inline_commit_bytes
-        encoded = [(encode_vector(one), len(one)) for one in rows]
-        vectors: list[DeletionVector | None] = []
-        for data, count in encoded:
-            inline = len(data) <= min(settings.inline_bytes, left)
-            left -= len(data) if inline else 0
-            vectors.append(inlined_vector(data, count) if inline else None)
-        outside = [e for e, v in zip(encoded, vectors, strict=True) if v is None]
-        identity = uuid4()
-        stored, data = vector_file(outside, identity)
-        rest = iter(stored)
-        file = {f"deletion_vector_{identity}.bin": data} if outside else {}
-        return [next(rest) if v is None else v for v in vectors], file
 
 
 def _schema_of(snapshot: Snapshot) -> str:
