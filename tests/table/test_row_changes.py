@@ -201,6 +201,137 @@ def test_few_rows_are_marked_and_many_are_rewritten(
     assert "num_deletion_vectors_added" not in done
 
 
+CONDITIONS = {
+    "superset": "id < 190 AND upper(text) = 'T8' AND id % 10 = 8 AND id > 170",
+    "function": "upper(text) = 'T5' AND abs(id) < 20",
+    "cast": "CAST(id AS STRING) = '17'",
+    "modulo": "id % 100 = 3",
+    "nested": "nested.x = 35",
+    "partition": "part = 'p1' AND nested.x = 35",
+    "comment": "id % 100 = 4 -- four",
+    "all of a file": "id + 0 < 4",
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
+@pytest.mark.parametrize("partition_by", [None, "part"], ids=["plain", "partitioned"])
+def test_rows_that_only_delta_rs_finds_are_marked(
+    catalog_uri: str, tmp_path: Path, condition: str, partition_by: str | None
+) -> None:
+    twins = make(catalog_uri, tmp_path, FEED, partition_by)
+    first = {*twins.ours.file_uris()}
+    updates = {"amount": "amount + 1"}
+    done, told = twins.do(lambda t: t.update(updates, predicate=condition))
+    assert done["num_deletion_vectors_added"] > 0
+    assert done["num_updated_rows"] == told["num_updated_rows"] > 0
+    done, told = twins.do(lambda t: t.delete(condition))
+    assert done["num_deleted_rows"] == told["num_deleted_rows"] > 0
+    assert first <= {*twins.ours.file_uris()}
+    if not partition_by:
+        assert changes(twins.ours) == changes(twins.plain)
+
+
+def test_many_rows_that_only_delta_rs_finds_are_rewritten(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    twins = make(catalog_uri, tmp_path)
+    done, _ = twins.do(lambda t: t.delete("id % 2 = 0"))
+    assert "num_deletion_vectors_added" not in done
+    done, _ = twins.do(lambda t: t.delete("id % 1000 = 999"))
+    assert done["num_deleted_rows"] == 0
+
+
+KEYS: dict[str, pa.Array] = {
+    "double": pa.array([0.0, -0.0, math.nan, 0.1, 1e300, -7.5, 2.0, 3.0]),
+    "float": pa.array([0.0, -0.0, math.nan, 0.1, 1e30, -7.5, 2.0, 3.0], pa.float32()),
+    "decimal": pa.array([Decimal(n) / 4 for n in range(8)], pa.decimal128(12, 2)),
+    "binary": pa.array([bytes([n]) for n in range(8)], pa.binary()),
+}
+
+
+@pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
+def test_rows_of_a_merge_are_found_by_keys_of_any_type(
+    catalog_uri: str, tmp_path: Path, keys: pa.Array
+) -> None:
+    twins = Pair(catalog_uri, tmp_path)
+    more = pa.nulls(92, keys.type)
+    given = pa.table({"k": pa.concat_arrays([keys, more]), "v": range(100)})
+    dk.write_deltalake(twins.uri, given, configuration=ON)
+    deltalake.write_deltalake(twins.path, given)
+    first = {*twins.ours.file_uris()}
+    for at in range(len(keys)):
+        source = pa.table({"k": keys.slice(at, 1), "v": [1000 + at]})
+        done, told = twins.do(
+            lambda t, source=source: (
+                t.merge(source, "t.k = s.k", "s", "t")
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute()
+            )
+        )
+        names = ("num_target_rows_updated", "num_target_rows_inserted")
+        assert [done[n] for n in names] == [told[n] for n in names]
+        assert first <= {*twins.ours.file_uris()}
+
+
+def test_merge_by_source_finds_the_rows_of_its_clauses(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    twins = make(catalog_uri, tmp_path, FEED)
+    first = {*twins.ours.file_uris()}
+
+    def merge(table: DeltaTable, gone: str | None) -> Any:
+        source = pa.concat_tables([data(i, 1) for i in (5, 6, 205, 1000)])
+        return (
+            table.merge(source, "t.id = s.id", "s", "t")
+            .when_matched_update({"text": "'matched'"})
+            .when_not_matched_insert_all()
+            .when_not_matched_by_source_update(
+                {"text": "'left'"}, predicate="t.id > 205 AND t.id < 209"
+            )
+            .when_not_matched_by_source_delete(predicate=gone)
+            .execute()
+        )
+
+    names = ("updated", "deleted", "inserted")
+    for gone in ("t.id < 7 AND t.part = 'p1'", "t.id >= 385 AND upper(t.text) = 'T9'"):
+        done, told = twins.do(lambda t, gone=gone: merge(t, gone))
+        wanted = [f"num_target_rows_{name}" for name in names]
+        assert [done[n] for n in wanted] == [told[n] for n in wanted]
+        assert done["num_deletion_vectors_added"] > 0
+        assert first <= {*twins.ours.file_uris()}
+    assert changes(twins.ours) == changes(twins.plain)
+    done, _ = twins.do(lambda t: merge(t, None))
+    assert "num_deletion_vectors_added" not in done
+
+
+@pytest.mark.parametrize("predicate", ["id < 7 AND id > 2", "id + 0 = 5"])
+def test_overwrite_of_few_rows_marks_them(
+    catalog_uri: str, tmp_path: Path, predicate: str
+) -> None:
+    twins = make(catalog_uri, tmp_path, FEED)
+
+    def replace(table: DeltaTable) -> None:
+        write = dk.write_deltalake if isinstance(table, dk.DeltaTable) else None
+        (write or deltalake.write_deltalake)(
+            table, data(5, 1), mode="overwrite", predicate=predicate
+        )
+
+    twins.do(replace)
+    assert rewritten(twins.ours) == set()
+    twins.check()
+    assert changes(twins.ours) == changes(twins.plain)
+    ours, plain = (t.history(1)[0] for t in (twins.ours, twins.plain))
+    found, told = ours["operationMetrics"], plain["operationMetrics"]
+    assert found.keys() == {*told, "num_deletion_vectors_added"}
+    assert found["num_added_rows"] == told["num_added_rows"]
+    assert found["num_removed_files"] == 0
+    with pytest.raises(Exception, match=r"(?i)predicate|invalid|match"):
+        dk.write_deltalake(
+            twins.ours, data(900, 1), mode="overwrite", predicate=predicate
+        )
+
+
 def test_file_whose_last_rows_go_is_removed(
     catalog_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

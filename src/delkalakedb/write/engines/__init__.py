@@ -21,6 +21,6 @@ else:
             ),
             "in_place": "InPlace Work",
             "row_filters": "columns_of row_filter",
-            "vectors": "Search Vectors takes_vectors",
+            "vectors": "Changed Search Vectors prefers_vectors takes_vectors",
         },
     )
