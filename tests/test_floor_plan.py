@@ -52,7 +52,7 @@ ROOMS = {
     "catalog": "engine read commit snapshot pending_snapshot file_list catalog load "
     "admin",
     "mirror": "checkpoint foreign publisher fences verify",
-    "write": "files operation engines committer restore properties",
+    "write": "files operation engines unions committer restore properties",
     "deltalake": "dataset scan vacuum raw create table write transactions registration",
     "query": "expressions sources duck metatables formats selection append diff export",
     "spark": "exceptions pyspark_api session session_catalog schemas reader writer "

@@ -48,11 +48,16 @@ MARKING = {
 }
 
 
+# The steps of a delete that is united with another one, each with the number of times
+# that it comes before.
+UNITING = [("before put", 1), ("after put", 1), ("after _lock", 1), ("after _write", 0)]
+
+
 class DmlSteps(Steps):
     """Counts what happens before publishing, too."""
 
-    def __init__(self, step: str) -> None:
-        super().__init__((step, 1), signal.SIGKILL)
+    def __init__(self, step: str, times: int = 1) -> None:
+        super().__init__((step, times), signal.SIGKILL)
         self._wrap(_LocalFiles, "bring")
         self._wrap(_LocalFiles, "put")
         self._wrap(runner, "_commits")
@@ -64,7 +69,7 @@ class DmlSteps(Steps):
 
 
 def run_until_killed(
-    uri: str, name: str, step: str | None, ready: Connection, settings: dict[str, str]
+    ready: Connection, uri: str, name: str, step: str | None, settings: dict[str, str]
 ) -> None:
     """Run an operation, and die at one of its steps or when the test kills it."""
     os.environ.update({**settings, "DELKALAKEDB_MIRROR__LEASE": str(LEASE_S)})
@@ -77,6 +82,16 @@ def run_until_killed(
             run()
     if step is None:
         signal.pause()
+
+
+def unite_until_killed(ready: Connection, uri: str, step: str, earlier: int) -> None:
+    """Delete rows of one file on two handles, and die while the deletes are united."""
+    os.environ.update(MARKING)
+    stale = dk.DeltaTable(uri)
+    dk.DeltaTable(uri).delete("id = 2")
+    DmlSteps(step, earlier + 1)
+    ready.send(None)
+    stale.delete("id = 0")
 
 
 def transact(uri: str) -> None:

@@ -7,7 +7,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Set as AbstractSet
 
 import pytest
 
@@ -22,9 +22,11 @@ from tests.support.dml_workers import (
     MARKING,
     RATIFIED,
     RATIFYING,
+    UNITING,
     beside,
     run_until_killed,
     transact,
+    unite_until_killed,
     visiting,
 )
 from tests.support.operations import (
@@ -100,6 +102,20 @@ def test_rows_are_marked_or_not_if_the_operation_is_killed(
     check_kill(catalog_uri, rng.choice(MARKS), rng.uniform(0, LONGEST_S), marking=True)
 
 
+@pytest.mark.parametrize(("step", "earlier"), UNITING)
+def test_delete_that_is_killed_while_it_is_united_is_not_done(
+    catalog_uri: str, step: str, earlier: int
+) -> None:
+    uri = format_uri(parse_uri(catalog_uri).with_table("united"))
+    with visiting(uri):
+        make_table(uri, VECTORS)
+    run_killed(unite_until_killed, (uri, step, earlier), None)
+    with visiting(uri):
+        check_survivors(
+            uri, "delete", {BASE.holding(r for r in BASE.rows if r[0] != 2)}
+        )
+
+
 @pytest.mark.soak
 def test_operations_killed_at_every_step_are_done_or_not(catalog_uri: str) -> None:
     for name, step in EVERYWHERE:
@@ -142,19 +158,26 @@ def allowed(name: str, when: str | float) -> set[State]:
 
 def kill(uri: str, name: str, when: str | float, settings: dict[str, str]) -> None:
     """Have a process run an operation, and kill it at a step or after some time."""
-    ready, told = CHILDREN.Pipe(duplex=False)
     step = when if isinstance(when, str) else None
-    given = (uri, name, step, told, settings)
-    child = CHILDREN.Process(target=run_until_killed, args=given)
+    after_s = when if isinstance(when, float) else None
+    run_killed(run_until_killed, (uri, name, step, settings), after_s)
+
+
+def run_killed(
+    job: Callable[..., None], given: tuple[object, ...], after_s: float | None
+) -> None:
+    """Run a job in a process that kills itself, or kill it after some time."""
+    ready, told = CHILDREN.Pipe(duplex=False)
+    child = CHILDREN.Process(target=job, args=(told, *given))
     child.start()
     told.close()
     with ready:
         ready.recv()
-    if isinstance(when, float):
-        time.sleep(when)
+    if after_s is not None:
+        time.sleep(after_s)
         child.kill()
     child.join()
-    assert child.exitcode == -signal.SIGKILL, (name, when)
+    assert child.exitcode == -signal.SIGKILL, given
 
 
 def check_survivors(uri: str, name: str, states: AbstractSet[State]) -> None:

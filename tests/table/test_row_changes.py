@@ -25,6 +25,7 @@ from delkalakedb.errors import CommitFailedError, DeltaError
 from delkalakedb.model.actions import Add, Remove, decode_commit, known
 from delkalakedb.model.predicate.predicate import Anything, parse_predicate
 from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.model.vectors import vector_path
 from delkalakedb.settings.uri import format_uri
 from delkalakedb.storage import open_store
 from delkalakedb.write.engines import takes_vectors
@@ -200,6 +201,137 @@ def test_few_rows_are_marked_and_many_are_rewritten(
     assert "num_deletion_vectors_added" not in done
 
 
+CONDITIONS = {
+    "superset": "id < 190 AND upper(text) = 'T8' AND id % 10 = 8 AND id > 170",
+    "function": "upper(text) = 'T5' AND abs(id) < 20",
+    "cast": "CAST(id AS STRING) = '17'",
+    "modulo": "id % 100 = 3",
+    "nested": "nested.x = 35",
+    "partition": "part = 'p1' AND nested.x = 35",
+    "comment": "id % 100 = 4 -- four",
+    "all of a file": "id + 0 < 4",
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
+@pytest.mark.parametrize("partition_by", [None, "part"], ids=["plain", "partitioned"])
+def test_rows_that_only_delta_rs_finds_are_marked(
+    catalog_uri: str, tmp_path: Path, condition: str, partition_by: str | None
+) -> None:
+    twins = make(catalog_uri, tmp_path, FEED, partition_by)
+    first = {*twins.ours.file_uris()}
+    updates = {"amount": "amount + 1"}
+    done, told = twins.do(lambda t: t.update(updates, predicate=condition))
+    assert done["num_deletion_vectors_added"] > 0
+    assert done["num_updated_rows"] == told["num_updated_rows"] > 0
+    done, told = twins.do(lambda t: t.delete(condition))
+    assert done["num_deleted_rows"] == told["num_deleted_rows"] > 0
+    assert first <= {*twins.ours.file_uris()}
+    if not partition_by:
+        assert changes(twins.ours) == changes(twins.plain)
+
+
+def test_many_rows_that_only_delta_rs_finds_are_rewritten(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    twins = make(catalog_uri, tmp_path)
+    done, _ = twins.do(lambda t: t.delete("id % 2 = 0"))
+    assert "num_deletion_vectors_added" not in done
+    done, _ = twins.do(lambda t: t.delete("id % 1000 = 999"))
+    assert done["num_deleted_rows"] == 0
+
+
+KEYS: dict[str, pa.Array] = {
+    "double": pa.array([0.0, -0.0, math.nan, 0.1, 1e300, -7.5, 2.0, 3.0]),
+    "float": pa.array([0.0, -0.0, math.nan, 0.1, 1e30, -7.5, 2.0, 3.0], pa.float32()),
+    "decimal": pa.array([Decimal(n) / 4 for n in range(8)], pa.decimal128(12, 2)),
+    "binary": pa.array([bytes([n]) for n in range(8)], pa.binary()),
+}
+
+
+@pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
+def test_rows_of_a_merge_are_found_by_keys_of_any_type(
+    catalog_uri: str, tmp_path: Path, keys: pa.Array
+) -> None:
+    twins = Pair(catalog_uri, tmp_path)
+    more = pa.nulls(92, keys.type)
+    given = pa.table({"k": pa.concat_arrays([keys, more]), "v": range(100)})
+    dk.write_deltalake(twins.uri, given, configuration=ON)
+    deltalake.write_deltalake(twins.path, given)
+    first = {*twins.ours.file_uris()}
+    for at in range(len(keys)):
+        source = pa.table({"k": keys.slice(at, 1), "v": [1000 + at]})
+        done, told = twins.do(
+            lambda t, source=source: (
+                t.merge(source, "t.k = s.k", "s", "t")
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute()
+            )
+        )
+        names = ("num_target_rows_updated", "num_target_rows_inserted")
+        assert [done[n] for n in names] == [told[n] for n in names]
+        assert first <= {*twins.ours.file_uris()}
+
+
+def test_merge_by_source_finds_the_rows_of_its_clauses(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    twins = make(catalog_uri, tmp_path, FEED)
+    first = {*twins.ours.file_uris()}
+
+    def merge(table: DeltaTable, gone: str | None) -> Any:
+        source = pa.concat_tables([data(i, 1) for i in (5, 6, 205, 1000)])
+        return (
+            table.merge(source, "t.id = s.id", "s", "t")
+            .when_matched_update({"text": "'matched'"})
+            .when_not_matched_insert_all()
+            .when_not_matched_by_source_update(
+                {"text": "'left'"}, predicate="t.id > 205 AND t.id < 209"
+            )
+            .when_not_matched_by_source_delete(predicate=gone)
+            .execute()
+        )
+
+    names = ("updated", "deleted", "inserted")
+    for gone in ("t.id < 7 AND t.part = 'p1'", "t.id >= 385 AND upper(t.text) = 'T9'"):
+        done, told = twins.do(lambda t, gone=gone: merge(t, gone))
+        wanted = [f"num_target_rows_{name}" for name in names]
+        assert [done[n] for n in wanted] == [told[n] for n in wanted]
+        assert done["num_deletion_vectors_added"] > 0
+        assert first <= {*twins.ours.file_uris()}
+    assert changes(twins.ours) == changes(twins.plain)
+    done, _ = twins.do(lambda t: merge(t, None))
+    assert "num_deletion_vectors_added" not in done
+
+
+@pytest.mark.parametrize("predicate", ["id < 7 AND id > 2", "id + 0 = 5"])
+def test_overwrite_of_few_rows_marks_them(
+    catalog_uri: str, tmp_path: Path, predicate: str
+) -> None:
+    twins = make(catalog_uri, tmp_path, FEED)
+
+    def replace(table: DeltaTable) -> None:
+        write = dk.write_deltalake if isinstance(table, dk.DeltaTable) else None
+        (write or deltalake.write_deltalake)(
+            table, data(5, 1), mode="overwrite", predicate=predicate
+        )
+
+    twins.do(replace)
+    assert rewritten(twins.ours) == set()
+    twins.check()
+    assert changes(twins.ours) == changes(twins.plain)
+    ours, plain = (t.history(1)[0] for t in (twins.ours, twins.plain))
+    found, told = ours["operationMetrics"], plain["operationMetrics"]
+    assert found.keys() == {*told, "num_deletion_vectors_added"}
+    assert found["num_added_rows"] == told["num_added_rows"]
+    assert found["num_removed_files"] == 0
+    with pytest.raises(Exception, match=r"(?i)predicate|invalid|match"):
+        dk.write_deltalake(
+            twins.ours, data(900, 1), mode="overwrite", predicate=predicate
+        )
+
+
 def test_file_whose_last_rows_go_is_removed(
     catalog_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +462,11 @@ def compacting(table: DeltaTable) -> None:
     table.optimize.compact(commit_properties=ONCE)
 
 
+# bytes: all vectors are inline, those of one or two rows of a file, or none
+LIMITS = {"inline": "4096", "few rows": "37", "files": "0"}
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize(
     ("first", "then", "goes"),
     [
@@ -345,13 +482,24 @@ def compacting(table: DeltaTable) -> None:
         (merging(7), merging(7), False),
         (deleting(5), compacting, False),
         (compacting, deleting(5), False),
-        (deleting(1), lambda t: t.delete("amount < 1000"), False),
+        (
+            deleting(1),
+            lambda t: t.delete("amount < 1000", commit_properties=ONCE),
+            False,
+        ),
     ],
     ids=range(12),
 )
 def test_changes_of_other_rows_of_one_file_both_go_through(
-    catalog_uri: str, tmp_path: Path, first: Change, then: Change, goes: bool
+    catalog_uri: str,
+    tmp_path: Path,
+    first: Change,
+    then: Change,
+    goes: bool,
+    limit: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_BYTES", limit)
     twins = make(catalog_uri, tmp_path)
     twins.do(deleting(0))
     stale = twins.ours
@@ -365,6 +513,41 @@ def test_changes_of_other_rows_of_one_file_both_go_through(
     then(twins.plain)
     twins.check()
     assert rewritten(twins.ours) == set()
+
+
+@pytest.mark.parametrize("limit", ["4096", "0"], ids=["inline", "files"])
+def test_transaction_of_two_changes_of_one_file_keeps_what_another_deletes(
+    catalog_uri: str, tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_BYTES", limit)
+    twins = make(catalog_uri, tmp_path)
+    twins.do(deleting(0))
+    with dk.transaction(catalog_uri) as tx:
+        tx.delete("t", "id = 1")
+        tx.update("t", predicate="id = 2", updates={"text": "'two'"})
+        tx.delete("t", "id IN (3, 250)")
+        twins.ours.delete("id IN (5, 251)")
+    for change in (deleting(5, 251), deleting(1), updating("two", 2)):
+        change(twins.plain)
+    deleting(3, 250)(twins.plain)
+    assert rows(twins.ours) == rows(twins.plain)
+    assert dk.verify(twins.uri, deep=True).ok
+
+
+def test_transaction_that_deletes_a_row_of_another_conflicts(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    twins = make(catalog_uri, tmp_path)
+
+    def change() -> None:
+        with dk.transaction(catalog_uri) as tx:
+            tx.delete("t", "id = 1")
+            tx.delete("t", "id = 2")
+            twins.ours.delete("id IN (2, 3)")
+
+    with pytest.raises(CommitFailedError):
+        change()
+    assert twins.ours.count() == 2 * ROWS - 2
 
 
 def test_rows_that_are_restored_meanwhile_conflict(
@@ -393,9 +576,56 @@ def test_last_rows_of_a_file_deleted_by_two_remove_it(
     assert dk.verify(uri, deep=True).ok
 
 
-def test_writers_that_delete_other_rows_of_one_file_never_run_again(
-    catalog_uri: str, tmp_path: Path
+def stored_vectors(table: DeltaTable) -> list[str]:
+    """The files of vectors at a table's location."""
+    folder = Path(table.table_uri.removeprefix("file://"))
+    return sorted(path.name for path in folder.glob("*.bin"))
+
+
+@pytest.mark.parametrize("row", [3, 1], ids=["other row", "same row"])
+def test_files_of_vectors_are_left_to_versions_only(
+    catalog_uri: str, tmp_path: Path, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_BYTES", "0")
+    twins = make(catalog_uri, tmp_path)
+    stale = twins.ours
+    deleting(1, 201)(twins.ours)
+    if row == 3:
+        deleting(row, 202)(stale)
+    else:
+        with pytest.raises(CommitFailedError):
+            deleting(row, 202)(stale)
+    named = {
+        vector_path(known(action.deletion_vector))
+        for version in range(2, twins.ours.version() + 1)
+        for action in last(dk.DeltaTable(twins.uri, version))
+        if isinstance(action, Add)
+    }
+    assert stored_vectors(twins.ours) == sorted(filter(None, named))
+    assert len(named) == (2 if row == 3 else 1)
+
+
+def test_union_beyond_the_bound_of_a_commit_is_in_a_file(
+    catalog_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Bytes: two vectors of two rows each are inline, and not two of four rows each.
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_COMMIT_BYTES", "75")
+    twins = make(catalog_uri, tmp_path)
+    stale = twins.ours
+    deleting(1, 11, 201, 211)(twins.ours)
+    deleting(21, 31, 221, 231)(stale)
+    adds = [a for a in last(twins.ours) if isinstance(a, Add)]
+    sizes = {known(a.deletion_vector).storage_type for a in adds}
+    assert sizes == {"i", "u"}
+    assert twins.ours.count() == 2 * ROWS - 8
+    assert dk.verify(twins.uri, deep=True).ok
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+def test_writers_that_delete_other_rows_of_one_file_never_run_again(
+    catalog_uri: str, tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_BYTES", limit)
     twins = make(catalog_uri, tmp_path)
     tables = [twins.ours for _ in range(6)]
     with ThreadPoolExecutor(6) as pool:

@@ -1,6 +1,6 @@
 """Transaction logs: their readers' interface, staged commits, and log replay."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol as Interface
 
@@ -66,7 +66,8 @@ class Reads:
     the operation depends on. `identity` tells the table from another one that has
     its name since; None takes whichever has the name. With `rows_only`, the operation
     depends on no row of the files it read but those that it deletes, so another commit
-    may delete other rows of these files.
+    may delete other rows of these files. `vectors` are the ids of deletion vectors of
+    files, by path, that are known to delete only such other rows.
     """
 
     version: int = -1
@@ -76,6 +77,7 @@ class Reads:
     app_ids: frozenset[str] = frozenset()
     identity: tuple[int, int] | None = None
     rows_only: bool = False
+    vectors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

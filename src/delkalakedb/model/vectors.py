@@ -8,7 +8,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -38,6 +38,21 @@ _FILE_VERSION = b"\x01"
 _UUID_LENGTH = 20
 # bytes; the protocol's offsets and sizes are signed integers of 32 bits
 _LIMIT_BYTES = 1 << 31
+
+
+class InlineBounds(NamedTuple):
+    """How large vectors in a log entry may be: one of them, and all of them."""
+
+    vector_bytes: int
+    commit_bytes: int
+
+    def fit(self, sizes: Iterable[int]) -> list[bool]:
+        """Return for each of the vectors of a commit whether it is inline."""
+        left, found = self.commit_bytes, []
+        for size in sizes:
+            found.append(size <= min(self.vector_bytes, left))
+            left -= size if found[-1] else 0
+        return found
 
 
 def vector_path(vector: DeletionVector) -> str | None:
@@ -199,6 +214,28 @@ def vector_file(
         file += len(data).to_bytes(4, "big") + data
         file += zlib.crc32(data).to_bytes(4, "big")
     return found, bytes(file)
+
+
+def stored_vectors(
+    rows: Iterable["BitMap64"], bounds: InlineBounds, identity: UUID
+) -> tuple[list[DeletionVector], dict[str, bytes]]:
+    """Return the vectors of a commit, and the file of those that aren't inline.
+
+    Args:
+        rows: the rows that each vector deletes.
+        bounds: how large inline vectors may be.
+        identity: the file's UUID, which must be new.
+    """
+    encoded = [(encode_vector(one), len(one)) for one in rows]
+    inline = bounds.fit(len(data) for data, _ in encoded)
+    outside = [one for one, within in zip(encoded, inline, strict=True) if not within]
+    stored, data = vector_file(outside, identity)
+    rest = iter(stored)
+    vectors = [
+        inlined_vector(*one) if within else next(rest)
+        for one, within in zip(encoded, inline, strict=True)
+    ]
+    return vectors, {vector_file_name(identity): data} if outside else {}
 
 
 def kept_rows(

@@ -7,13 +7,13 @@ commits it, again if it lost; `Together` commits operations on several tables at
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from delkalakedb.catalog import Catalog, PendingSnapshot, Snapshot, new_table, summary
-from delkalakedb.catalog.commit import Committed, Conflicted
+from delkalakedb.catalog.commit import Committed, Conflicted, Skipped
 from delkalakedb.catalog.load import find_table_at
 from delkalakedb.catalog.read import Identity, check_name, check_place, no_such_table
 from delkalakedb.clock import now_ms, pauses
@@ -32,10 +32,12 @@ from delkalakedb.model.paths import LOG
 from delkalakedb.model.records import Table
 from delkalakedb.model.rules.conflicts import Rule
 from delkalakedb.model.schema.identity import same_but_marks
+from delkalakedb.model.vectors import InlineBounds
 from delkalakedb.storage import canonical_location, open_store
 from delkalakedb.telemetry import RETRIES, PublishWarning
 from delkalakedb.write.engines.deltars import NewSchema, creation
 from delkalakedb.write.operation import Operation, Staging, Target
+from delkalakedb.write.unions import Unions
 
 _T = TypeVar("_T")
 _Options = Mapping[str, str] | None
@@ -55,6 +57,8 @@ def commit(
     mirror = catalog.settings.mirror
     lease_s = mirror.lease if mirror.mode == "inline" else None
     outcome = catalog.try_commit(*staged, lease_s=lease_s)
+    if isinstance(outcome, Conflicted) and outcome.unread is not None:
+        outcome = _commit_united(catalog, outcome, staged, lease_s, storage_options)
     if isinstance(outcome, Conflicted):
         return outcome
     made = [o for o in outcome if isinstance(o, Committed)]
@@ -66,6 +70,35 @@ def commit(
         warning.committed = summaries
         raise
     return summaries
+
+
+def _commit_united(
+    catalog: Catalog,
+    lost: Conflicted,
+    staged: Sequence[Staged],
+    lease_s: float | None,
+    storage_options: _Options,
+) -> tuple[Committed | Skipped, ...] | Conflicted:
+    """Commit once vectors are united, as often as other commits change them again."""
+    vectors = catalog.settings.vectors
+    bounds = InlineBounds(vectors.inline_bytes, vectors.inline_commit_bytes)
+    unions = Unions(bounds, storage_options)
+    left = catalog.settings.concurrency.retries
+    outcome: tuple[Committed | Skipped, ...] | Conflicted = lost
+    try:
+        while isinstance(outcome, Conflicted) and (unread := outcome.unread) and left:
+            if (union := unions.united(unread)) is None:
+                break
+            staged = [union if one is unread.staged else one for one in staged]
+            outcome = catalog.try_commit(*staged, lease_s=lease_s)
+            left -= 1
+    except DeltalakeDBError as error:
+        if is_certain(error):
+            unions.discard()
+        raise
+    made = not isinstance(outcome, Conflicted) and isinstance(outcome[0], Committed)
+    unions.discard(staged if made else ())
+    return outcome
 
 
 def _refuse_log(

@@ -22,7 +22,7 @@ else:
                 "Heartbeat Lease Mirror Outbox PATIENCE_S end find_mirror "
                 "releasing_lost"
             ),
-            "outcome": "Committed Conflicted Skipped",
+            "outcome": "Committed Conflicted Skipped Unread",
             "ratify": "LostError SqlTxnLogWriter Transaction lock_queries",
             "reconcilers": "Presence Seen load_reconcilers",
         },

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from delkalakedb.catalog.commit.outbox import Lease
 from delkalakedb.catalog.engine import Session
@@ -16,13 +17,12 @@ from delkalakedb.errors import CommitFailedError, VersionNotFoundError
 from delkalakedb.model.actions import (
     Add,
     CommitInfo,
+    DeletionVector,
     DomainMetadata,
     Metadata,
     Protocol,
     Txn,
     decode_struct,
-    dv_id,
-    known,
 )
 from delkalakedb.model.log import Staged
 from delkalakedb.model.predicate.matcher import matcher
@@ -30,12 +30,15 @@ from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.model.rules.conflicts import (
     Attempt,
     Conflict,
+    Matches,
     Rule,
     Winner,
     first_conflict,
+    is_read,
     reads_nothing,
 )
-from delkalakedb.model.rules.row_changes import marked, united
+from delkalakedb.model.rules.row_changes import Marks, Union, marks_since, united
+from delkalakedb.model.vectors import InlineBounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +74,33 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A commit that may go through, but not before vectors in files are united.
+
+    Args:
+        staged: the commit, as it was given.
+        location: where the table's files are.
+        marks: the files whose vectors other commits have changed, by path.
+    """
+
+    staged: Staged
+    location: str
+    marks: Mapping[str, Marks]
+
+
+@dataclass(frozen=True, slots=True)
 class Conflicted:
-    """The staged actions lost against `winner_version` and can't be rebased on it."""
+    """The staged actions lost against `winner_version` and can't be rebased on it.
+
+    `unread` is given if the conflict may be none, once vectors in files are united.
+    """
 
     table: str
     rule: str
     detail: str
     winner_version: int
     winner_operation: str
+    unread: Unread | None = field(default=None, repr=False, compare=False)
 
     def error(self) -> CommitFailedError:
         """Return the error for callers that don't try again."""
@@ -144,8 +166,9 @@ def find_conflict(
     head: Head,
     staged: Staged,
     rows: Sequence[WinnerRow],
-    live: Mapping[str, str],
-) -> tuple[Staged, Conflicted | None]:
+    own: Mapping[str, DeletionVector | None],
+    bounds: InlineBounds,
+) -> tuple[Union, Conflicted | None]:
     """Return the conflict of `staged` with the winners in `rows`, if there is one.
 
     Return the commit, too, which keeps what winners deleted from the same files.
@@ -155,38 +178,60 @@ def find_conflict(
         head: the table's head.
         staged: the commit.
         rows: the commits since it read.
-        live: the deletion vector ids of its live files by path, if
-            `staged.reads.rows_only`.
+        own: the vectors that this transaction has given to files that winners changed.
+        bounds: how large inline vectors may be.
     """
     protocol, metadata = head.protocol, head.metadata
     if max(head.metadata_version, head.protocol_version) > staged.reads.version:
         protocol, metadata = _read_state(session, head, staged)
     attempt = Attempt.of(staged, protocol, metadata)
     winners = _load(session, head, attempt, rows)
+    matches = _matches(metadata)
+    union, marks = Union(staged), dict[str, Marks]()
     if staged.reads.rows_only:
-        present = {
-            add.path: known(add.deletion_vector)
-            for winner in winners
-            for add in winner.added
-            if live.get(add.path) == dv_id(add)
-        }
-        staged, paths = united(staged, present)
-        winners = [_without_marks(winner, attempt, paths) for winner in winners]
-    found = first_conflict(attempt, winners, _matches(metadata))
-    return staged, conflicted(staged.table, *found) if found else None
+        marks = _marks(attempt, winners, matches)
+        marks |= {p: replace(marks[p], now=own[p]) for p in own if p in marks}
+        union = united(staged, marks, bounds, uuid4())
+        if union.file:
+            # Only without the lock, a file can be written.
+            union = Union(staged, unread=union.kept | union.unread)
+    for kept, unread in (
+        (union.kept | union.unread, None),
+        (union.kept, Unread(staged, head.location, marks)),
+    ):
+        left = [_without(winner, kept) for winner in winners]
+        if found := first_conflict(attempt, left, matches):
+            lost = conflicted(staged.table, *found)
+            return union, replace(lost, unread=unread)
+        if not union.unread:
+            break
+    return union, None
 
 
-def _without_marks(winner: Winner, attempt: Attempt, kept: frozenset[str]) -> Winner:
-    """Return `winner` without the files in which it deleted only other rows.
+def _marks(
+    attempt: Attempt, winners: Sequence[Winner], matches: Matches
+) -> dict[str, Marks]:
+    """Return the vectors of the files that an attempt has looked at."""
+    ours = {remove.path for remove in attempt.removes}
+    return marks_since(
+        (
+            [
+                f
+                for f in winner.removed
+                if f.path in ours or is_read(attempt, f, matches)
+            ],
+            winner.added,
+        )
+        for winner in winners
+    )
 
-    `kept` are the files whose new vectors hold the rows that winners deleted.
-    """
-    touched = {remove.path for remove in attempt.removes} - kept
-    passed = marked(winner.removed, winner.added) - touched
+
+def _without(winner: Winner, kept: frozenset[str]) -> Winner:
+    """Return `winner` without the files in which it deleted only other rows."""
     return replace(
         winner,
-        added=tuple(add for add in winner.added if add.path not in passed),
-        removed=tuple(add for add in winner.removed if add.path not in passed),
+        added=tuple(add for add in winner.added if add.path not in kept),
+        removed=tuple(add for add in winner.removed if add.path not in kept),
     )
 
 
@@ -265,7 +310,7 @@ def _file(version: int, *row: Any) -> _Change:
     return _Change(version, add_from_row(row))
 
 
-def _matches(metadata: Metadata) -> Callable[[Predicate, Add], bool]:
+def _matches(metadata: Metadata) -> Matches:
     compiled: dict[Predicate, Callable[..., bool]] = {}
 
     def matches(predicate: Predicate, add: Add) -> bool:

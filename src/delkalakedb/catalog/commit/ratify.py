@@ -95,6 +95,7 @@ from delkalakedb.errors import (
 from delkalakedb.model.actions import (
     Add,
     Cdc,
+    DeletionVector,
     DomainMetadata,
     Metadata,
     Remove,
@@ -119,6 +120,7 @@ from delkalakedb.model.rules.conflicts import (
 )
 from delkalakedb.model.rules.protocol import check_actions
 from delkalakedb.model.schema.properties import parse_properties
+from delkalakedb.model.vectors import InlineBounds
 from delkalakedb.settings import redact
 from delkalakedb.telemetry import COMMIT, CONFLICTS, VERSIONS, log_commit, measured
 
@@ -134,6 +136,8 @@ class SqlTxnLogWriter:
         self._indexed_columns = settings.stats.indexed_columns
         self._concurrency = settings.concurrency
         self._max_unpublished = settings.mirror.max_unpublished
+        vectors = settings.vectors
+        self._bounds = InlineBounds(vectors.inline_bytes, vectors.inline_commit_bytes)
         self._actor: Actor | None = None
 
     def ratify(
@@ -204,6 +208,7 @@ class SqlTxnLogWriter:
                 transaction_id,
                 actor,
                 self._indexed_columns,
+                self._bounds,
                 lease_s,
             ).write(staged)
 
@@ -296,6 +301,7 @@ class Transaction:
         transaction_id: str,
         actor: Actor,
         indexed_columns: int,
+        bounds: InlineBounds,
         lease_s: float | None = None,
     ) -> None:
         self._session = session
@@ -303,6 +309,9 @@ class Transaction:
         self._id = transaction_id
         self._actor = actor
         self._indexed_columns = indexed_columns
+        self._bounds = bounds
+        # By table and path: vectors of files that winners have changed, too.
+        self._marks: dict[str, dict[str, DeletionVector | None]] = {}
         self._tables: dict[str, _Table] = {}
         self._early: dict[str, list[FileRow]] = {}
         self._participants: list[dict[str, object]] = []
@@ -455,21 +464,31 @@ class Transaction:
         head.check_ours()
         # First: what a winner forbids since is a conflict, not a mistake of the caller.
         winners = self._winners(staged, head, table.first_own)
-        files, live = None, dict[str, str]()
-        if winners and staged.reads.rows_only:
-            files = self._files(staged, head, early)
-            live = {path: held[0].dv_id for path, held in files.live.items()}
+        # Before the commit is changed, because hashes are kept for the given one.
+        files = self._files(staged, head, early)
         if winners:
-            staged, lost = find_conflict(self._session, head, staged, winners, live)
-            if lost:
-                raise LostError(lost)
+            staged = self._united(staged, head, winners)
         _check_actions(staged, head)
         if staged.remove_all:
             _check_append_only(staged, head)
-        if files is None:
-            files = self._files(staged, head, early)
         self._check_liveness(staged, files, winners, head)
         return staged, head, files
+
+    def _united(self, staged: Staged, head: Head, winners: list[WinnerRow]) -> Staged:
+        """Return the commit, united with winners; raise `LostError` on a conflict."""
+        own = self._marks.setdefault(staged.table, {})
+        union, lost = find_conflict(
+            self._session, head, staged, winners, own, self._bounds
+        )
+        if lost:
+            raise LostError(lost)
+        # The next commit of this transaction has been staged without the winners' rows.
+        own |= {
+            action.path: known(action.deletion_vector)
+            for action in union.staged.actions
+            if isinstance(action, Add) and action.path in union.kept
+        }
+        return union.staged
 
     def _winners(self, staged: Staged, head: Head, first_own: int) -> list[WinnerRow]:
         read_all = first_own - 1 <= staged.reads.version <= head.version

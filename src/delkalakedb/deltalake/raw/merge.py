@@ -1,16 +1,20 @@
 """A merge as it is described, until it is run."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delkalakedb.model.actions import Metadata
-from delkalakedb.model.predicate.predicate import Anything
+from delkalakedb.model.predicate.predicate import And, Anything, Or, Predicate
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.write import Spool
 from delkalakedb.write.engines import Search
+from delkalakedb.write.engines.deltars import arrow_schema
+
+if TYPE_CHECKING:
+    from delkalakedb.model.predicate.merge_condition import MergeCondition
 
 # distinct values of a key; the search for more takes longer than it saves
 _MOST_KEYS = 100_000
@@ -103,40 +107,70 @@ class MergeRequest:
             source: the rows to merge.
             with_keys: tell the values of the source's keys, if they are few.
         """
-        if any(name.startswith(_BY_SOURCE) for name, _ in self._clauses):
+        others = self._left(metadata, source)
+        if isinstance(others, Anything):
             return Search(Anything())
+        condition = self._parsed(self._options["predicate"], metadata, source)
+        # delta-rs sees the source in types of its own choice.
+        schemas = source.schema, pa.schema(self.arrow_schema)
+        kinds = {
+            name: [seen.field(name).type for seen in schemas]
+            for _, name in condition.keys
+        }
+        names = {
+            name
+            for column, name in condition.keys
+            if all(_comparable(column.type, kind) for kind in kinds[name])
+        }
+        where: Predicate = Anything()
+        if names or condition.parts:
+            where = condition.matching(_bounds(source.reader(), names) if names else {})
+        if not with_keys:
+            return Search(where, others=others)
+        schema = arrow_schema(metadata.schema_string)
+        keys = {
+            path: _either_zero(values)
+            for (path, *_), name in ((c.path, name) for c, name in condition.keys)
+            if (name in names or {*kinds[name]} == {schema.field(path).type})
+            and (values := _values(source.reader(), name)) is not None
+        }
+        return Search(where, keys, others)
+
+    def _left(self, metadata: Metadata, source: Spool) -> Predicate | None:
+        """Return a predicate of the rows to change that no source row matches."""
+        clauses = [
+            arguments
+            for name, arguments in self._clauses
+            if name.startswith(_BY_SOURCE)
+        ]
+        if not clauses:
+            return None
+        parts = [
+            self._parsed(clause[-1], metadata, source).parts if clause[-1] else ()
+            for clause in clauses
+        ]
+        return Or(tuple(map(And, parts))) if all(parts) else Anything()
+
+    def _parsed(
+        self, condition: str, metadata: Metadata, source: Spool
+    ) -> "MergeCondition":
+        """Return the parts of a condition that restrict which rows it selects."""
         # sqlglot takes long to import: only where it is needed.
-        from delkalakedb.model.predicate.merge_condition import parse_merge
+        from delkalakedb.model.predicate.merge_condition import (
+            MergeCondition,
+            parse_merge,
+        )
         from delkalakedb.model.predicate.sql import reads_alike
 
-        predicate: str = self._options["predicate"]
-        if not reads_alike(predicate):
-            return Search(Anything())
-        condition = parse_merge(
-            predicate,
+        if not reads_alike(condition):
+            return MergeCondition()
+        return parse_merge(
+            condition,
             parse_schema(metadata.schema_string),
             source.schema.names,
             target_alias=self.target_alias,
             source_alias=self.source_alias,
         )
-        # delta-rs sees the source in types of its own choice.
-        schemas = source.schema, pa.schema(self.arrow_schema)
-        names = {
-            name
-            for column, name in condition.keys
-            if all(_comparable(column.type, seen.field(name).type) for seen in schemas)
-        }
-        if not names and not condition.parts:
-            return Search(Anything())
-        where = condition.matching(_bounds(source.reader(), names) if names else {})
-        if not with_keys:
-            return Search(where)
-        keys = {
-            column.path[0]: values
-            for column, name in condition.keys
-            if name in names and (values := _values(source.reader(), name)) is not None
-        }
-        return Search(where, keys)
 
     def run(self, raw: Any, source: Any) -> str:
         """Merge the source into a table of delta-rs; return metrics as JSON."""
@@ -169,6 +203,15 @@ def _values(batches: Iterable[pa.RecordBatch], name: str) -> pa.Array | None:
         if len(found) > _MOST_KEYS:
             return None
     return found
+
+
+def _either_zero(values: pa.Array) -> pa.Array:
+    """Return the values with both zeros if there is one, because engines may differ."""
+    if not pa.types.is_floating(values.type):
+        return values
+    zeros = pa.array([0.0, -0.0], values.type)
+    found = pc.any(pc.equal(values, zeros[0])).as_py()
+    return pa.concat_arrays([values, zeros]) if found else values
 
 
 def _bounds(

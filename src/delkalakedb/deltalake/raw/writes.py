@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake._internal import RawDeltaTable
@@ -37,6 +37,7 @@ _ASKING = (
     "commit_properties",
 )
 _Options = dict[str, Any]
+T = TypeVar("T")
 
 
 def _options(method: str, args: Sequence[Any], kwargs: _Options) -> _Options:
@@ -73,8 +74,12 @@ def write(table: SqlRawTable, *args: Any, **kwargs: Any) -> None:
     if mode == "overwrite" and predicate is not None:
         with closing(Spool(data)) as spool:
             engine = DeltaRs[None](lambda raw: raw.write(spool.reader(), **options))
-            operation = Operation("overwrite", engine, _parsed(table, predicate))
-            table.perform(operation, commit_properties)
+            parsed = _parsed(table, predicate)
+            partitions = table.current().metadata.partition_columns
+            whole = is_of_partitions(parsed, partitions)
+            search = None if whole else Search(parsed, sql=predicate)
+            marking = _with_vectors(table, engine, search)
+            table.perform(Operation("overwrite", marking, parsed), commit_properties)
         return
     engine = DeltaRs[None](lambda raw: raw.write(data, **options))
     operation = Operation(mode, engine, remove_all=mode == "overwrite")
@@ -92,7 +97,7 @@ def delete(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
         lambda raw: raw.delete(**options),
         reads=lambda add: not (whole and _is_counted(add)),
     )
-    search = None if whole else Search(parsed, deletes=predicate)
+    search = None if whole else Search(parsed, sql=predicate, deletes=True)
     operation = Operation("delete", _with_vectors(table, engine, search), parsed)
     return table.perform(operation, options["commit_properties"])
 
@@ -102,15 +107,14 @@ def update(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     options = _options("update", args, kwargs)
     engine = DeltaRs[str](lambda raw: raw.update(**options))
     parsed = _parsed(table, options["predicate"])
-    operation = Operation(
-        "update", _with_vectors(table, engine, Search(parsed)), parsed
-    )
+    search = Search(parsed, sql=options["predicate"])
+    operation = Operation("update", _with_vectors(table, engine, search), parsed)
     return table.perform(operation, options["commit_properties"])
 
 
 def _with_vectors(
-    table: SqlRawTable, engine: DeltaRs[str], search: Search | None
-) -> Engine[str]:
+    table: SqlRawTable, engine: DeltaRs[T], search: Search | None
+) -> Engine[T]:
     """Return the engine that writes deletion vectors where the table takes them."""
     if search is None or not takes_vectors(table.current()):
         return engine
@@ -131,7 +135,7 @@ def merge_execute(table: SqlRawTable, merge_builder: MergeRequest) -> str:
         engine = DeltaRs[str](lambda raw: merge_builder.run(raw, spool.reader()))
         search = _matching(table, merge_builder, spool)
         operation = Operation(
-            "merge", _with_vectors(table, engine, search), search.where
+            "merge", _with_vectors(table, engine, search), search.files
         )
         return table.perform(operation, merge_builder.commit_properties)
 

@@ -431,7 +431,7 @@ def _concurrent_append(
     if not attempt.looks_at_added or _may_come_first(attempt, winner):
         return None
     for file in winner.added:
-        if _is_read(attempt, file, matches):
+        if is_read(attempt, file, matches):
             detail = f"it added {file.path}, which this commit would have read"
             return Conflict(Rule.CONCURRENT_APPEND, detail)
     return None
@@ -453,7 +453,7 @@ def _concurrent_delete_read(
     attempt: Attempt, winner: Winner, matches: Matches
 ) -> Conflict | None:
     for file in winner.removed:
-        if file.path in attempt.reads.paths or _is_read(attempt, file, matches):
+        if file.path in attempt.reads.paths or is_read(attempt, file, matches):
             detail = f"it removed {file.path}, which this commit read"
             return Conflict(Rule.CONCURRENT_DELETE_READ, detail)
     return None
@@ -468,7 +468,8 @@ def _concurrent_delete_delete(attempt: Attempt, winner: Winner) -> Conflict | No
     return None
 
 
-def _is_read(attempt: Attempt, file: Add, matches: Matches) -> bool:
+def is_read(attempt: Attempt, file: Add, matches: Matches) -> bool:
+    """Return whether an attempt may have read rows of a file."""
     return attempt.whole_table or any(
         matches(p, file) for p in attempt.reads.predicates
     )

@@ -17,10 +17,10 @@ else:
             "arrow": "ArrowAppend split_small",
             "row_reader": (
                 "ArrowReader CHANGE_COLUMNS DataFile FILE_COLUMNS arrow_reader "
-                "changed_file check_readable data_file data_files"
+                "changed_file check_readable data_file data_files read_vector"
             ),
             "in_place": "InPlace Work",
             "row_filters": "columns_of row_filter",
-            "vectors": "Search Vectors takes_vectors",
+            "vectors": "Changed Search Vectors prefers_vectors takes_vectors",
         },
     )

@@ -308,28 +308,42 @@ class ArrowReader:
         if text is None:
             return None
         try:
-            return self._rows(decode_struct(text, DeletionVector))
+            vector = decode_struct(text, DeletionVector)
+            return read_vector(vector, self.location, self.storage_options)
         except CodecError as error:
             raise CodecError(f"{self.location}: {file.path}: {error}") from error
 
-    def _rows(self, vector: DeletionVector) -> "BitMap64":
-        if (path := vector_path(vector)) is None:
-            return deleted_rows(vector, inline_vector(vector))
-        offset, size_bytes = framed_range(vector)
-        with self._open(path) as opened:
-            opened.seek(offset)
-            data = opened.read(size_bytes)
-        return deleted_rows(vector, unframed(vector, data))
+    def _open(self, path: str, size_bytes: int) -> pa.NativeFile:
+        return _opened(path, self.location, self.storage_options, size_bytes)
 
-    def _open(self, path: str, size_bytes: int | None = None) -> pa.NativeFile:
-        place = resolve_readable(path, self.location)
-        if isinstance(place, Inside):
-            location, name = self.location, place.path
-        else:
-            parts = urlsplit(place.url)
-            location = f"{parts.scheme}://{parts.netloc}/"
-            name = unquote(parts.path.lstrip("/"))
-        return open_input(location, name, self.storage_options, size_bytes)
+
+def read_vector(
+    vector: DeletionVector, location: str, storage_options: Mapping[str, str]
+) -> "BitMap64":
+    """Return the rows that a vector of a table at `location` deletes."""
+    if (path := vector_path(vector)) is None:
+        return deleted_rows(vector, inline_vector(vector))
+    offset, size_bytes = framed_range(vector)
+    with _opened(path, location, storage_options) as opened:
+        opened.seek(offset)
+        data = opened.read(size_bytes)
+    return deleted_rows(vector, unframed(vector, data))
+
+
+def _opened(
+    path: str,
+    location: str,
+    storage_options: Mapping[str, str],
+    size_bytes: int | None = None,
+) -> pa.NativeFile:
+    place = resolve_readable(path, location)
+    if isinstance(place, Inside):
+        name = place.path
+    else:
+        parts = urlsplit(place.url)
+        location = f"{parts.scheme}://{parts.netloc}/"
+        name = unquote(parts.path.lstrip("/"))
+    return open_input(location, name, storage_options, size_bytes)
 
 
 def arrow_reader(

@@ -11,11 +11,12 @@ them may be moved to a new file together with the changed ones.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.clock import now_ms
-from delkalakedb.errors import StorageError
+from delkalakedb.errors import DeltaError, StorageError
 from delkalakedb.model.actions import (
     Action,
     Add,
@@ -37,14 +38,15 @@ from delkalakedb.model.actions import (
 )
 from delkalakedb.model.new_actions import recounted, removed, with_counts
 from delkalakedb.model.paths import files_inside
-from delkalakedb.model.predicate.predicate import Anything, Predicate
+from delkalakedb.model.predicate.predicate import Anything, Nothing, Or, Predicate
 from delkalakedb.model.rules.features import DELETION_VECTORS, Use
 from delkalakedb.model.rules.protocol import supported_features, unread_features
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.stats.stats import parse_stats
-from delkalakedb.model.vectors import encode_vector, inlined_vector, vector_file
+from delkalakedb.model.vectors import InlineBounds, stored_vectors
 from delkalakedb.write.engines.deltars import (
+    IN_PRIVATE,
     DeltaRs,
     Guest,
     arrow_schema,
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
 _ROW, _FILE = "__dk_row", "__dk_file"
 _METRICS_REMOVED = ("num_removed_files", "num_target_files_removed")
 _METRICS_ADDED = ("num_added_files", "num_target_files_added")
+_T = TypeVar("_T")
+_Batches = Iterable[pa.RecordBatch]
 _stats = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -77,16 +81,63 @@ class Search:
     """The rows that an operation may change.
 
     Args:
-        where: a predicate that holds for all of them.
-        keys: values by column; each of the rows has one of the values.
-        deletes: SQL, if the operation deletes exactly the rows that match it.
+        where: a predicate that holds for all of them, except for those of `others`.
+        keys: values by column; each of the rows, except for those of `others`, has one
+            of the values.
+        others: a predicate that holds for more of the rows.
+        sql: the condition of exactly the rows that change, as delta-rs takes it.
+        deletes: whether the operation only deletes the rows.
         inserts: whether the operation inserts a row for a source row without a match.
     """
 
     where: Predicate
     keys: Mapping[str, pa.Array] = field(default_factory=dict)
-    deletes: str | None = None
+    others: Predicate | None = None
+    sql: str | None = None
+    deletes: bool = False
     inserts: bool = False
+
+    @property
+    def files(self) -> Predicate:
+        """A predicate that holds for all of the rows."""
+        if self.others is None:
+            return self.where
+        parts = (self.where, self.others)
+        vague = any(isinstance(part, Anything) for part in parts)
+        return Anything() if vague else Or(parts)
+
+    def rows(self, present: frozenset[str]) -> "Search":
+        """Return the search by the columns `present`, as `row_filter` takes it."""
+        others = self.others and widened(self.others, present)
+        return replace(self, where=widened(self.where, present), others=others)
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether every row is among those found."""
+        vague = isinstance(self.where, Anything) and not self.keys
+        return vague or isinstance(self.others, Anything)
+
+
+class Changed(NamedTuple):
+    """How many of a file's rows change, of how many live ones, and the file's size."""
+
+    rows: int
+    live: int
+    size_bytes: int
+
+
+def prefers_vectors(files: Iterable[Changed], settings: "VectorSettings") -> bool:
+    """Return whether to mark rows of files as deleted, rather than rewrite the files.
+
+    Vectors spare the bytes of the rows that stay, so a file of which all rows change
+    doesn't matter. Nor does the number of files: either way the log gets a remove and
+    an add for each of them.
+    """
+    if settings.mode != "auto":
+        return settings.mode == "always"
+    some = [one for one in files if 0 < one.rows < one.live]
+    moved_bytes = sum(one.size_bytes * one.rows / one.live for one in some)
+    return moved_bytes <= settings.max_share * sum(one.size_bytes for one in some)
 
 
 def takes_vectors(snapshot: Snapshot) -> bool:
@@ -122,7 +173,7 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class Vectors:
+class Vectors(Generic[_T]):
     """The engine that writes deletion vectors if an operation changes few rows.
 
     Args:
@@ -131,20 +182,20 @@ class Vectors:
         settings: when vectors are written, and where.
     """
 
-    engine: DeltaRs[str]
+    engine: DeltaRs[_T]
     search: Search
     settings: "VectorSettings"
 
-    def stage(self, target: Target, operation: Operation[str]) -> Staging[str]:
+    def stage(self, target: Target, operation: Operation[_T]) -> Staging[_T]:
         """Find the rows, have delta-rs change them, and mark them as deleted."""
         with explained(operation.title(target), target.files.work, target.location):
             found = self._find(target, operation)
         if found is None:
             return self.engine.stage(target, operation)
-        snapshot, deletes = target.base, self.search.deletes
-        if deletes is not None and found:
-            metadata = _narrowed(snapshot, deletes)
-            guests = self._guests(target, found, metadata)
+        snapshot, sql = target.base, self.search.sql
+        if self.search.deletes and sql is not None and found:
+            metadata = _narrowed(snapshot, sql)
+            guests = self._guests_of(target, found, metadata)
             with self.engine.ran(guests, target, operation, metadata) as ran:
                 found = _without_leftovers(found, ran.commits, ran.folder)
                 result, commits = ran.result, ran.commits
@@ -152,7 +203,7 @@ class Vectors:
                 kept = [[a for a in c if isinstance(a, CommitInfo)] for c in commits]
                 staging = Staging(target, operation, result, kept)
                 return self._marked(staging, found)
-        guests = self._guests(target, found, snapshot.metadata)
+        guests = self._guests_of(target, found, snapshot.metadata)
         staging = self.engine.stage_on(guests, target, operation)
         gone = {
             action.path
@@ -166,53 +217,135 @@ class Vectors:
         rows_only = not self.search.inserts or len(changed) == len(found)
         return replace(self._marked(staging, changed), rows_only=rows_only)
 
-    def _find(self, target: Target, operation: Operation[str]) -> list[_Found] | None:
+    def _find(self, target: Target, operation: Operation[_T]) -> list[_Found] | None:
         """Return the rows, or None if it is better to rewrite their files."""
-        snapshot, mode = target.base, self.settings.mode
-        adds = candidates(snapshot, operation.files)
+        settings, sql = self.settings, self.search.sql
+        adds = candidates(target.base, operation.files)
         counts = [_num_records(add) for add in adds]
-        if mode == "never" or None in counts:
+        if settings.mode == "never" or None in counts:
             return None
-        names = frozenset(f.name for f in parse_schema(_schema_of(snapshot)).fields)
-        where = widened(self.search.where, names)
-        if isinstance(where, Anything) and not self.search.keys and mode == "auto":
+        files = [(add, count or 0) for add, count in zip(adds, counts, strict=True)]
+        most = sum(count for _, count in files)
+        if settings.mode == "auto":
+            most = int(most * settings.max_share)
+        found = self._superset(target, files, most)
+        if found is None and sql is not None:
+            # What delta-rs refuses here, it refuses again as a part of the operation.
+            with suppress(DeltaError):
+                found = self._exact(target, operation, files, most, sql)
+        if found is None and settings.mode == "always":
+            found = self._superset(target, files, None)
+        changed = [Changed(len(o.rows), o.live, o.add.size) for o in found or ()]
+        return found if prefers_vectors(changed, settings) else None
+
+    def _superset(
+        self, target: Target, files: Iterable[tuple[Add, int]], most: int | None
+    ) -> list[_Found] | None:
+        """Return the rows that the search finds; None if they are more than `most`."""
+        search = self.search.rows(_names(target.base))
+        if most is not None and search.is_vague:
             return None
-        reader = self._searcher(target, where)
-        most = sum(count or 0 for count in counts)
-        if mode == "auto":
-            most = int(most * self.settings.max_share)
+        reader = self._searcher(target, search)
         found, total = list[_Found](), 0
-        for add, physical in zip(adds, counts, strict=True):
+        for add, physical in files:
             file = data_file(add)
             rows = _rows_of(reader, file)
             total += len(rows)
-            if total > most:
+            if most is not None and total > most:
                 return None
             if rows:
-                one = _Found(add, physical or 0, rows, reader.deleted(file))
-                found.append(one)
-        share = sum(one.live for one in found) * self.settings.max_share
-        return None if mode == "auto" and total > share else found
+                found.append(_Found(add, physical, rows, reader.deleted(file)))
+        return found
 
-    def _searcher(self, target: Target, where: Predicate) -> ArrowReader:
+    def _exact(
+        self,
+        target: Target,
+        operation: Operation[_T],
+        files: Sequence[tuple[Add, int]],
+        most: int,
+        sql: str,
+    ) -> list[_Found] | None:
+        """Return the rows that delta-rs finds; None if they are more than `most`.
+
+        delta-rs deletes all others from a copy of the condition's columns. Each copy is
+        of twice as many files as the one before, so that little is copied in vain.
+        """
+        metadata = _narrowed(target.base, sql)
+        engine = DeltaRs[Any](
+            lambda raw: raw.delete(
+                predicate=f"({sql}\n) IS NOT TRUE",
+                post_commithook_properties=IN_PRIVATE,
+            )
+        )
+        partitions = frozenset(metadata.partition_columns)
+        search = self.search.rows(_names(target.base) - partitions)
+        reader = self._searcher(target, search)
+        found, total, first, size = list[_Found](), 0, 0, 1
+        while first < len(files):
+            some = files[first : first + size]
+            first, size = first + size, size * 2
+            adds = [add for add, _ in some]
+
+            def read(own: ArrowReader, at: int, adds: list[Add] = adds) -> _Batches:
+                filtered = replace(own, condition=reader.condition)
+                return filtered.read([data_file(adds[at])])
+
+            guests = self._guests(target, adds, metadata, read)
+            with engine.ran(guests, target, operation, metadata) as ran:
+                gone, rows = _rows_left(ran.commits, ran.folder, len(some))
+                for at, add in enumerate(adds):
+                    if add.path not in gone:
+                        rows[at] = _rows_in(ran.folder / _guest_name(at))
+            for (add, physical), these in zip(some, rows, strict=True):
+                total += len(these)
+                old = reader.deleted(data_file(add)) if these else None
+                found += [_Found(add, physical, these, old)] if these else []
+            if total > most:
+                return None
+        return found
+
+    def _searcher(self, target: Target, search: Search) -> ArrowReader:
         """Return a reader of the numbers of the rows that match the search."""
         schema = arrow_schema(_schema_of(target.base))
-        keys = [
-            pc.field(name).isin(values.cast(schema.field(name).type, safe=False))
-            for name, values in self.search.keys.items()
-        ]
+        where, others = search.where, search.others
         parts = [] if isinstance(where, Anything) else [row_filter(where)]
-        named = {column.path[0] for column in columns_of(where)} | {*self.search.keys}
+        parts += [
+            pc.field(name).isin(values.cast(schema.field(name).type, safe=False))
+            for name, values in search.keys.items()
+        ]
+        condition = reduce(and_, parts) if parts else None
+        if others is not None and condition is not None:
+            vague = isinstance(others, Anything)
+            condition = None if vague else condition | row_filter(others)
+        predicates = (where, others or Nothing())
+        named = {c.path[0] for one in predicates for c in columns_of(one)}
+        named |= {*search.keys}
         fields = [f for f in schema if f.name in named]
         wanted = pa.schema([*fields, pa.field(_ROW, pa.int64())])
         reader = arrow_reader(target.base, wanted, target.storage_options)
-        condition = reduce(and_, [*parts, *keys]) if parts or keys else None
         return replace(reader, row_column=_ROW, condition=condition)
 
-    def _guests(
+    def _guests_of(
         self, target: Target, found: Sequence[_Found], metadata: Metadata
     ) -> Callable[[Path], list[Guest]]:
         """Return a function that writes the rows, in the columns of `metadata`."""
+
+        def read(reader: ArrowReader, at: int) -> _Batches:
+            return reader.take(data_file(found[at].add), found[at].rows)
+
+        return self._guests(target, [one.add for one in found], metadata, read)
+
+    def _guests(
+        self,
+        target: Target,
+        adds: Sequence[Add],
+        metadata: Metadata,
+        read: Callable[[ArrowReader, int], _Batches],
+    ) -> Callable[[Path], list[Guest]]:
+        """Return a function that writes rows of files, in the columns of `metadata`.
+
+        `read` reads the rows of the file at an index of `adds`.
+        """
         partitions = set(metadata.partition_columns)
         fields = parse_schema(metadata.schema_string).fields
         names = {one.name for one in fields if one.name not in partitions}
@@ -225,32 +358,34 @@ class Vectors:
 
         def write(folder: Path) -> list[Guest]:
             guests = []
-            for number, one in enumerate(found):
-                name = f"rows-{number}.parquet"
+            for number, add in enumerate(adds):
+                name = _guest_name(number)
                 mark = number if narrow else None
-                _write_rows(folder / name, reader, one, mark)
+                _write_rows(folder / name, own, read(reader, number), mark)
                 seen = Add(
                     path=name,
-                    partition_values=one.add.partition_values,
+                    partition_values=add.partition_values,
                     size=(folder / name).stat().st_size,
-                    modification_time=one.add.modification_time,
+                    modification_time=add.modification_time,
                     data_change=True,
                 )
-                guests.append(Guest(one.add, seen))
+                guests.append(Guest(add, seen))
             return guests
 
         return write
 
-    def _marked(self, staging: Staging[str], found: Sequence[_Found]) -> Staging[str]:
+    def _marked(self, staging: Staging[_T], found: Sequence[_Found]) -> Staging[_T]:
         """Return the staging with vectors in place of the removes of files of rows."""
         if not staging.commits:
             return staging
-        (actions,) = staging.commits
+        settings, (actions,) = self.settings, staging.commits
         whole = [one for one in found if len(one.rows) == one.live]
         some = [one for one in found if len(one.rows) < one.live]
         try:
-            vectors, file = self._store(
-                [one.rows if one.old is None else one.rows | one.old for one in some]
+            vectors, file = stored_vectors(
+                [one.rows if one.old is None else one.rows | one.old for one in some],
+                InlineBounds(settings.inline_bytes, settings.inline_commit_bytes),
+                uuid4(),
             )
             staging.target.files.put(file)
         except (OSError, StorageError):
@@ -262,7 +397,7 @@ class Vectors:
             **dict.fromkeys(_METRICS_REMOVED, len(whole)),
             **dict.fromkeys(_METRICS_ADDED, len(added)),
         }
-        if self.search.deletes is not None and not added:
+        if self.search.deletes and not added:
             counts["num_copied_rows"] = 0
         marked = {"num_deletion_vectors_added": len(some)}
         changed: list[Action] = [
@@ -272,7 +407,9 @@ class Vectors:
         ]
         changed += [removed(one.add, now) for one in (*whole, *some)]
         changed += map(_with_vector, some, vectors)
-        result = json.dumps(recounted(json.loads(staging.result), counts) | marked)
+        result: Any = staging.result
+        if isinstance(result, str):
+            result = json.dumps(recounted(json.loads(result), counts) | marked)
         return replace(
             staging,
             result=result,
@@ -280,24 +417,6 @@ class Vectors:
             new_paths=[*staging.new_paths, *file],
             rows_only=True,
         )
-
-    def _store(
-        self, rows: Sequence["BitMap64"]
-    ) -> tuple[list[DeletionVector], dict[str, bytes]]:
-        """Return the vectors of rows, and the file of those that aren't inline."""
-        settings, left = self.settings, self.settings.inline_commit_bytes
-        encoded = [(encode_vector(one), len(one)) for one in rows]
-        vectors: list[DeletionVector | None] = []
-        for data, count in encoded:
-            inline = len(data) <= min(settings.inline_bytes, left)
-            left -= len(data) if inline else 0
-            vectors.append(inlined_vector(data, count) if inline else None)
-        outside = [e for e, v in zip(encoded, vectors, strict=True) if v is None]
-        identity = uuid4()
-        stored, data = vector_file(outside, identity)
-        rest = iter(stored)
-        file = {f"deletion_vector_{identity}.bin": data} if outside else {}
-        return [next(rest) if v is None else v for v in vectors], file
 
 
 def _schema_of(snapshot: Snapshot) -> str:
@@ -309,14 +428,23 @@ def _num_records(add: Add) -> int | None:
     return None if stats is None else stats.num_records
 
 
+def _names(snapshot: Snapshot) -> frozenset[str]:
+    return frozenset(f.name for f in parse_schema(_schema_of(snapshot)).fields)
+
+
 def _rows_of(reader: ArrowReader, file: DataFile) -> "BitMap64":
     from pyroaring import BitMap64
 
     rows = BitMap64()
     for batch in reader.read([file]):
-        if batch.num_rows:
-            rows.update(batch[_ROW].to_pylist())
+        _note(rows, batch[_ROW])
     return rows
+
+
+def _note(rows: "BitMap64", numbers: pa.Array) -> None:
+    """Add row numbers to a bitmap."""
+    if len(numbers):
+        rows.update(numbers.to_pylist())
 
 
 def _narrowed(snapshot: Snapshot, predicate: str) -> Metadata:
@@ -340,25 +468,44 @@ def _narrowed(snapshot: Snapshot, predicate: str) -> Metadata:
     )
 
 
+def _guest_name(number: int) -> str:
+    return f"rows-{number}.parquet"
+
+
 def _write_rows(
-    path: Path, reader: ArrowReader, found: _Found, mark: int | None
+    path: Path, schema: pa.Schema, batches: _Batches, mark: int | None
 ) -> None:
-    schema = reader.target
     if mark is not None:
         schema = schema.append(pa.field(_FILE, pa.int64()))
-    with pq.ParquetWriter(path, schema) as writer:
-        for batch in reader.take(data_file(found.add), found.rows):
+    # Read once, and then deleted.
+    with pq.ParquetWriter(
+        path, schema, compression="none", use_dictionary=False
+    ) as writer:
+        for batch in batches:
             columns = batch.columns
             if mark is not None:
                 columns = [*columns, pa.repeat(mark, batch.num_rows)]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
-def _without_leftovers(
-    found: Sequence[_Found], commits: Iterable[Iterable[Action]], folder: Path
-) -> list[_Found]:
-    """Return the rows that delta-rs has deleted."""
-    gone, left = set[str](), [type(one.rows)() for one in found]
+def _rows_in(path: Path) -> "BitMap64":
+    """Return the numbers of the rows in a file of a workspace."""
+    from pyroaring import BitMap64
+
+    rows = BitMap64()
+    with pq.ParquetFile(path) as parquet:
+        for batch in parquet.iter_batches(columns=[_ROW]):
+            _note(rows, batch[_ROW])
+    return rows
+
+
+def _rows_left(
+    commits: Iterable[Iterable[Action]], folder: Path, count: int
+) -> "tuple[set[str], list[BitMap64]]":
+    """Return the files that delta-rs has removed, and the rows of each that it kept."""
+    from pyroaring import BitMap64
+
+    gone, left = set[str](), [BitMap64() for _ in range(count)]
     for action in (action for actions in commits for action in actions):
         if isinstance(action, Remove):
             gone.add(action.path)
@@ -369,6 +516,14 @@ def _without_leftovers(
                     pairs = zip(*(c.to_pylist() for c in batch.columns), strict=True)
                     for number, row in pairs:
                         left[number].add(row)
+    return gone, left
+
+
+def _without_leftovers(
+    found: Sequence[_Found], commits: Iterable[Iterable[Action]], folder: Path
+) -> list[_Found]:
+    """Return the rows that delta-rs has deleted."""
+    gone, left = _rows_left(commits, folder, len(found))
     deleted = [
         replace(one, rows=one.rows - rest)
         for one, rest in zip(found, left, strict=True)
