@@ -17,6 +17,7 @@ from delkalakedb.catalog import (
 )
 from delkalakedb.catalog.read import live_rows
 from delkalakedb.deltalake import dataset
+from delkalakedb.deltalake.feed import Feed
 from delkalakedb.deltalake.raw.raw_table import SqlRawTable
 from delkalakedb.deltalake.scan import Real, open_changes
 from delkalakedb.errors import ProtocolError
@@ -91,13 +92,21 @@ def scan(
 
 
 def load_cdf(table: SqlRawTable, **options: Any) -> RecordBatchReader:
-    """Return the changes of a range of versions, which delta-rs reads."""
+    """Return the changes of a range of versions, which delta-rs reads if it can."""
     real = table.real()
     if real.folder is not None:
         since = options.get("starting_version") or 0
         real = open_changes(table.catalog, table.snapshot, since)
     with _explained(table, "load_cdf", real):
         reader = real.raw.load_cdf(**options)
+        if may_have_vectors(table.snapshot):
+            # delta-rs reads the published log to its end.
+            newest = None if real.folder is None else table.version()
+            feed = Feed(
+                table.catalog, table.snapshot, newest, options, table.storage_options
+            )
+            if feed.is_misread:
+                return feed.read(pa.schema(reader.schema))
     return real.keeping(reader)
 
 

@@ -17,7 +17,7 @@ else:
             "arrow": "ArrowAppend split_small",
             "row_reader": (
                 "ArrowReader CHANGE_COLUMNS DataFile FILE_COLUMNS arrow_reader "
-                "changed_file check_readable data_file data_files"
+                "changed_file check_readable data_file data_files feed_files"
             ),
             "in_place": "InPlace Work",
             "row_filters": "columns_of row_filter",

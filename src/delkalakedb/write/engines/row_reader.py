@@ -17,11 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delkalakedb.catalog import Snapshot
+from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.catalog.read import LoggedCommit
 from delkalakedb.errors import CodecError, ProtocolError
 from delkalakedb.model.actions import (
+    Action,
     Add,
+    Cdc,
     DeletionVector,
+    Remove,
     decode_struct,
     encode_struct,
     known,
@@ -31,6 +35,7 @@ from delkalakedb.model.changes import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     ChangedFile,
+    changed_files,
 )
 from delkalakedb.model.paths import Inside
 from delkalakedb.model.rules.features import Use
@@ -121,6 +126,45 @@ def changed_file(file: ChangedFile, version: int, commit_ms: int) -> DataFile:
         version,
         commit_ms,
     )
+
+
+def feed_files(
+    catalog: Catalog, name: str, commit: LoggedCommit, commit_ms: int | None = None
+) -> list[DataFile]:
+    """Return the files with the rows that a commit changed.
+
+    Args:
+        catalog: the catalog of the table.
+        name: the table's name.
+        commit: the commit.
+        commit_ms: the commit's time in the feed, by default the version's time.
+    """
+    head, actions = commit.head, commit.actions
+    if not any(isinstance(action, Cdc) for action in actions):
+        actions = tuple(_completed(catalog, name, head.version, actions))
+    at_ms = head.timestamp_ms if commit_ms is None else commit_ms
+    return [changed_file(f, head.version, at_ms) for f in changed_files(actions)]
+
+
+def _completed(
+    catalog: Catalog, name: str, version: int, actions: Sequence[Action]
+) -> Iterator[Action]:
+    """Yield `actions`, with sizes and partition values for removes without them."""
+    bare = [
+        action
+        for action in actions
+        if isinstance(action, Remove)
+        and (known(action.size) is None or known(action.partition_values) is None)
+    ]
+    adds: Mapping[str, Add] = {}
+    if bare:
+        adds = {add.path: add for add in catalog.log(name).adds(version - 1)}
+    for action in actions:
+        if isinstance(action, Remove) and (add := adds.get(action.path)):
+            action = msgspec.structs.replace(
+                action, size=add.size, partition_values=add.partition_values
+            )
+        yield action
 
 
 @dataclass(frozen=True)
