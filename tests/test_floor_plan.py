@@ -52,7 +52,7 @@ ROOMS = {
     "admin",
     "mirror": "checkpoint foreign publisher fences verify",
     "write": "files operation engines committer restore",
-    "deltalake": "dataset scan feed vacuum raw properties create table write "
+    "deltalake": "dataset scan feed vacuum raw properties optimizer create table write "
     "transactions registration",
     "query": "expressions sources duck metatables formats selection append diff export",
     "spark": "exceptions pyspark_api session session_catalog schemas reader writer "

@@ -317,6 +317,29 @@ def test_columns_of_a_mapped_table_are_renamed_and_dropped(sql: Sql) -> None:
         sql("ALTER TABLE plain RENAME COLUMN a TO c")
 
 
+def test_reorg_purges_deleted_rows(sql: Sql) -> None:
+    rows = pa.table({"id": range(60), "day": ["mon", "tue"] * 30})
+    on = {"delta.enableDeletionVectors": "true"}
+    dk.write_deltalake(sql.uri("t"), rows, partition_by="day", configuration=on)
+    table = sql.table("t")
+    table.delete("id IN (4, 5)")
+    location = table.table_uri.rstrip("/")
+
+    ((path, metrics),) = sql("REORG TABLE t WHERE day = 'mon' APPLY (PURGE)")
+    assert (path, metrics.numFilesRemoved, metrics.numFilesAdded) == (location, 1, 1)
+    assert metrics.deletionVectorStats.numDeletionVectorRowsRemoved == 1
+    assert metrics.filesAdded.totalFiles == 1
+    ((_, metrics),) = sql("REORG TABLE t APPLY (PURGE)")
+    assert metrics.numFilesRemoved == 1
+    assert len(pa.table(sql.table("t").deletion_vectors())) == 0
+    assert sql("SELECT count(*), sum(id) FROM t") == [(58, 1761)]
+    assert sql.table("t").history(1)[0]["operation"] == "REORG"
+    with pytest.raises(DeltaError, match="non-partition column 'id'"):
+        sql("REORG TABLE t WHERE id = 4 APPLY (PURGE)")
+    with pytest.raises(ParseException, match="PURGE"):
+        sql("REORG TABLE t APPLY (UPGRADE UNIFORM)")
+
+
 def test_tables_are_maintained_by_statements(sales: Sql, tmp_path: Path) -> None:
     session = sales.session
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")

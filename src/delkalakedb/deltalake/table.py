@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, PostCommitHookProperties
     from deltalake.table import FilePruningPredicateType, FilterType
 
+    from delkalakedb.deltalake.optimizer import Optimizer
+
 
 _UNKNOWN = r"Unknown scheme: (.*?)\. Known schemes: (.*)"
 # Prefix of schemes that are other names of known ones.
@@ -184,6 +186,13 @@ class DeltaTable(deltalake.DeltaTable):
         """Return the number of rows, by the statistics of the files."""
         raw: Any = self._table
         return raw.count() if is_ours(raw) else super().count()
+
+    @property
+    def optimize(self) -> Optimizer:
+        """The operations that rewrite files and change no row."""
+        from delkalakedb.deltalake.optimizer import Optimizer
+
+        return Optimizer(self)
 
     def to_pyarrow_dataset(
         self,

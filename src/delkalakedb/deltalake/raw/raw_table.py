@@ -73,6 +73,7 @@ class SqlRawTable:
     merge_execute = _Delegated("writes")
     compact_optimize = _Delegated("writes")
     z_order_optimize = _Delegated("writes")
+    purge = _Delegated("writes")
     create_write_transaction = _Delegated("writes")
     add_columns = _Delegated("writes")
     add_constraints = _Delegated("writes")

@@ -35,7 +35,12 @@ from delkalakedb.model.actions import (
     encode_commit,
 )
 from delkalakedb.model.log import Reads, Staged
-from delkalakedb.model.new_actions import custom_metadata, new_commit_info, removed
+from delkalakedb.model.new_actions import (
+    app_txns,
+    custom_metadata,
+    new_commit_info,
+    removed,
+)
 from delkalakedb.model.paths import compacted_path, key_inside
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.times import parse_rfc_3339, to_ms
@@ -86,7 +91,7 @@ def vacuum(
     deleted = vacuum.delete(plan)
     end = {"numDeletedFiles": len(deleted), "numVacuumedDirectories": 0}
     info = _info("VACUUM END", {"status": "COMPLETED"}, end, custom)
-    _commit(table, info, txns=_txns(commit_properties))
+    _commit(table, info, txns=app_txns(commit_properties))
     return deleted
 
 
@@ -123,7 +128,7 @@ def restore(
         _info("RESTORE", _restored_from(target), metrics, custom),
         difference.actions,
         reads=Reads(version=table.snapshot.version, whole_table=True),
-        txns=_txns(commit_properties),
+        txns=app_txns(commit_properties),
     )
     return _json(metrics)
 
@@ -150,7 +155,7 @@ def repair(
         _info("FSCK", {}, metrics, custom),
         [removed(add, removed_ms) for add in absent],
         reads=Reads(version=latest, paths=frozenset(paths)),
-        txns=_txns(commit_properties),
+        txns=app_txns(commit_properties),
     )
     return _json(metrics)
 
@@ -292,14 +297,6 @@ def _info(
     return new_commit_info(
         operation, parameters, metrics, engine_info=CLIENT, custom=custom
     )
-
-
-def _txns(commit_properties: Any) -> list[Txn]:
-    given = getattr(commit_properties, "app_transactions", None) or ()
-    return [
-        Txn(app_id=t.app_id, version=t.version, last_updated=t.last_updated)
-        for t in given
-    ]
 
 
 def _restored_from(target: int | str) -> dict[str, str]:

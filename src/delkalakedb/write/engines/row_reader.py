@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -42,7 +43,8 @@ from delkalakedb.model.rules.features import Use
 from delkalakedb.model.rules.protocol import unread_features
 from delkalakedb.model.schema.partition import parse_partition_value
 from delkalakedb.model.schema.properties import parse_properties
-from delkalakedb.model.schema.schema import Field, parse_schema
+from delkalakedb.model.schema.schema import Column, Field, parse_schema
+from delkalakedb.model.stats.footer import columns_with_nan
 from delkalakedb.model.vectors import (
     deleted_rows,
     framed_range,
@@ -64,6 +66,7 @@ CHANGE_COLUMNS = ("only_rows", "change_type", "commit_version", "commit_ms")
 _ID = "delta.columnMapping.id"
 _PARQUET_ID = b"PARQUET:field_id"
 _BATCH_ROWS = 64 * 1024
+_CODECS = {"UNCOMPRESSED": "none", "ZSTD": "zstd", "GZIP": "gzip", "BROTLI": "brotli"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +218,29 @@ class ArrowReader:
                         kept = kept_rows(None, at, batch.num_rows, rows)
                         yield _taken(batch, kept)
                 first += count
+
+    def copy(
+        self, file: DataFile, path: Path, measured: Sequence[Column]
+    ) -> set[tuple[str, ...]]:
+        """Write the live rows of `file`, with its own columns, to a new local file.
+
+        Return the physical paths of those of the columns `measured` that have NaNs.
+        """
+        gone, with_nan, first = self.deleted(file), set[tuple[str, ...]](), 0
+        with self._parquet(file) as parquet:
+            schema = parquet.schema_arrow
+            with pq.ParquetWriter(path, schema, **_layout(parquet)) as writer:
+                for group in range(parquet.num_row_groups):
+                    live = []
+                    for batch in parquet.iter_batches(_BATCH_ROWS, [group]):
+                        kept = kept_rows(gone, first, batch.num_rows)
+                        live.append(_taken(batch, kept))
+                        first += batch.num_rows
+                    rows = pa.Table.from_batches(live, schema)
+                    with_nan.update(columns_with_nan(rows, measured))
+                    if rows.num_rows:
+                        writer.write_table(rows, rows.num_rows)
+        return with_nan
 
     def deleted(self, file: DataFile) -> "BitMap64 | None":
         """Return the deleted rows of `file`, or None if it has no deletion vector."""
@@ -407,6 +433,22 @@ def check_readable(snapshot: Snapshot, use: Use) -> None:
         raise ProtocolError(
             f"{name}: the table can't be read with {how}, because it needs {needs}"
         )
+
+
+def _layout(parquet: pq.ParquetFile) -> dict[str, Any]:
+    """Return the options of a writer whose file is laid out as another one."""
+    footer = parquet.metadata
+    columns = [footer.schema.column(i) for i in range(footer.num_columns)]
+    codec = "snappy"
+    if columns and footer.num_row_groups:
+        codec = _CODECS.get(footer.row_group(0).column(0).compression, codec)
+    return {
+        "compression": codec,
+        "store_schema": False,
+        "use_deprecated_int96_timestamps": any(
+            column.physical_type == "INT96" for column in columns
+        ),
+    }
 
 
 def _parquet_id(child: pa.Field) -> bytes | None:
