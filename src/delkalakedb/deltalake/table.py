@@ -219,12 +219,14 @@ class DeltaTable(deltalake.DeltaTable):
         from delkalakedb.deltalake.dataset import make_dataset
         from delkalakedb.write.engines.deltars import open_filesystem
 
-        predicate = _merge_deprecated_filters(
-            "partitions", partitions, file_pruning_predicate
+        predicate = self._encode_file_pruning_predicate(
+            _merge_deprecated_filters("partitions", partitions, file_pruning_predicate)
         )
-        files = raw.load_files(self._encode_file_pruning_predicate(predicate))
         if schema is None:
             schema = pa.schema(self.schema().to_arrow(as_large_types=as_large_types))
+        if raw.odd_files():
+            return raw.row_dataset(schema, predicate, parquet_read_options, filesystem)
+        files = raw.load_files(predicate)
         if not filesystem:
             what = f"{files.snapshot.table.name}: read version {self.version()}"
             filesystem = open_filesystem(
@@ -241,8 +243,7 @@ class DeltaTable(deltalake.DeltaTable):
     ) -> pa.Table:
         """Return the rows; deltalake documents the arguments."""
         raw: Any = self._table
-        sql = is_ours(raw) and not (partitions or filesystem)
-        if not sql or not raw.odd_files():
+        if partitions or filesystem or not (is_ours(raw) and raw.needs_delta_rs()):
             return _to_pyarrow_table(self, partitions, columns, filesystem, filters)
         import pyarrow as pa
 

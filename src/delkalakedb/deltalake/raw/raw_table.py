@@ -59,6 +59,8 @@ class SqlRawTable:
     get_active_partitions = _Delegated("reads")
     dataset_partitions = _Delegated("reads")
     odd_files = _Delegated("reads")
+    needs_delta_rs = _Delegated("reads")
+    row_dataset = _Delegated("reads")
     count = _Delegated("reads")
     load_files = _Delegated("reads")
     scan = _Delegated("reads")

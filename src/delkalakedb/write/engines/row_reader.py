@@ -184,6 +184,7 @@ class ArrowReader:
         file_column: the column of `target` that gets the path of a row's file.
         row_column: the column of `target` that gets a row's number in its file.
         storage_options: the options of the table's object store.
+        filesystem: opens the files at the location; by default, delta-rs opens them.
     """
 
     location: str
@@ -195,6 +196,7 @@ class ArrowReader:
     file_column: str | None = None
     row_column: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    filesystem: Any = None
 
     def read(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `files`."""
@@ -394,6 +396,8 @@ class ArrowReader:
     def _open(self, path: str, size_bytes: int | None = None) -> pa.NativeFile:
         place = resolve_readable(path, self.location)
         if isinstance(place, Inside):
+            if self.filesystem is not None:
+                return self.filesystem.open_input_file(place.path)
             location, name = self.location, place.path
         else:
             parts = urlsplit(place.url)
