@@ -317,6 +317,25 @@ def test_columns_of_a_mapped_table_are_renamed_and_dropped(sql: Sql) -> None:
         sql("ALTER TABLE plain RENAME COLUMN a TO c")
 
 
+def test_new_tables_take_deletion_vectors_if_a_setting_says_so(
+    spark: "SparkSession", catalog_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__NEW_TABLES", "true")
+    own = spark.newSession()
+    dks.use(own, catalog_uri)
+    sql = Sql(own, catalog_uri)
+    sql("CREATE TABLE a (id INT)")
+    sql("CREATE TABLE b AS SELECT 1 AS id")
+    dks.write(own.range(3), sql.uri("c"))
+    sql("CREATE TABLE d (id INT) TBLPROPERTIES (delta.enableDeletionVectors = false)")
+    on = {
+        name: sql.table(name).metadata().configuration["delta.enableDeletionVectors"]
+        for name in "abcd"
+    }
+    assert on == {"a": "true", "b": "true", "c": "true", "d": "false"}
+    assert sql("SELECT id FROM b") == [(1,)]
+
+
 def test_reorg_purges_deleted_rows(sql: Sql) -> None:
     rows = pa.table({"id": range(60), "day": ["mon", "tue"] * 30})
     on = {"delta.enableDeletionVectors": "true"}
