@@ -344,7 +344,8 @@ def test_key_is_documented_with_default_and_variable(key: str) -> None:
     assert default is not PydanticUndefined
     _, shown, allowed, variable = rows()[key]
 
-    assert shown == ("`none`" if default is None else f"`{default}`")
+    word = str(default).lower() if default in (None, False) else default
+    assert shown == f"`{word}`"
     assert allowed
     assert variable == f"`{env_name(key)}`"
     assert DOCS.read_text().count(f"`{key}`") >= 2, "in the table and explained below"

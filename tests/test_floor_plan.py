@@ -53,8 +53,9 @@ ROOMS = {
     "admin",
     "mirror": "checkpoint foreign publisher fences verify",
     "write": "files operation engines unions committer restore properties",
-    "deltalake": "dataset scan vacuum raw create table write transactions registration",
-    "query": "expressions sources duck metatables formats selection append diff export",
+    "deltalake": "expressions dataset live_rows scan feed vacuum raw optimizer create "
+    "table write transactions registration",
+    "query": "sources duck metatables formats selection append diff export",
     "spark": "exceptions pyspark_api session session_catalog schemas reader writer "
     "dml face sparksql stand_in stream scale",
     "cli": "output app options prompt shell commands",

@@ -94,6 +94,24 @@ def test_optimize_chooses_whole_partitions(on_sqlite: Cli, where: str) -> None:
     assert "joined by AND; they are day" in result.stderr
 
 
+def test_optimize_purges_deleted_rows(on_sqlite: Cli) -> None:
+    append(on_sqlite, *range(10, 40))
+    table = dk.DeltaTable(on_sqlite.table())
+    table.alter.set_table_properties({"delta.enableDeletionVectors": "true"})
+    table.delete("id = 12")
+    before = ids(on_sqlite)
+
+    ask = ["optimize", "sales", "--purge", "--where", "day = 'mon'"]
+    (kept,) = on_sqlite.json(*ask, "--dead-share", "0.5")
+    assert kept["num_removed_files"] == 0
+    (done,) = on_sqlite.json(*ask)
+    assert (done["num_removed_files"], done["num_added_files"]) == (1, 1)
+    assert done["metrics"]["numDeletionVectorRowsRemoved"] == 1
+    assert ids(on_sqlite) == before
+    for wrong in (["--dead-share", "0.5"], ["--purge", "--z-order", "id"]):
+        assert "--purge" in on_sqlite("optimize", "sales", *wrong, code=2).stderr
+
+
 # ---- vacuum
 
 

@@ -317,6 +317,48 @@ def test_columns_of_a_mapped_table_are_renamed_and_dropped(sql: Sql) -> None:
         sql("ALTER TABLE plain RENAME COLUMN a TO c")
 
 
+def test_new_tables_take_deletion_vectors_if_a_setting_says_so(
+    spark: "SparkSession", catalog_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__NEW_TABLES", "true")
+    own = spark.newSession()
+    dks.use(own, catalog_uri)
+    sql = Sql(own, catalog_uri)
+    sql("CREATE TABLE a (id INT)")
+    sql("CREATE TABLE b AS SELECT 1 AS id")
+    dks.write(own.range(3), sql.uri("c"))
+    sql("CREATE TABLE d (id INT) TBLPROPERTIES (delta.enableDeletionVectors = false)")
+    on = {
+        name: sql.table(name).metadata().configuration["delta.enableDeletionVectors"]
+        for name in "abcd"
+    }
+    assert on == {"a": "true", "b": "true", "c": "true", "d": "false"}
+    assert sql("SELECT id FROM b") == [(1,)]
+
+
+def test_reorg_purges_deleted_rows(sql: Sql) -> None:
+    rows = pa.table({"id": range(60), "day": ["mon", "tue"] * 30})
+    on = {"delta.enableDeletionVectors": "true"}
+    dk.write_deltalake(sql.uri("t"), rows, partition_by="day", configuration=on)
+    table = sql.table("t")
+    table.delete("id IN (4, 5)")
+    location = table.table_uri.rstrip("/")
+
+    ((path, metrics),) = sql("REORG TABLE t WHERE day = 'mon' APPLY (PURGE)")
+    assert (path, metrics.numFilesRemoved, metrics.numFilesAdded) == (location, 1, 1)
+    assert metrics.deletionVectorStats.numDeletionVectorRowsRemoved == 1
+    assert metrics.filesAdded.totalFiles == 1
+    ((_, metrics),) = sql("REORG TABLE t APPLY (PURGE)")
+    assert metrics.numFilesRemoved == 1
+    assert len(pa.table(sql.table("t").deletion_vectors())) == 0
+    assert sql("SELECT count(*), sum(id) FROM t") == [(58, 1761)]
+    assert sql.table("t").history(1)[0]["operation"] == "REORG"
+    with pytest.raises(DeltaError, match="non-partition column 'id'"):
+        sql("REORG TABLE t WHERE id = 4 APPLY (PURGE)")
+    with pytest.raises(ParseException, match="PURGE"):
+        sql("REORG TABLE t APPLY (UPGRADE UNIFORM)")
+
+
 def test_tables_are_maintained_by_statements(sales: Sql, tmp_path: Path) -> None:
     session = sales.session
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")

@@ -64,10 +64,10 @@ def make_table(uri: str, configuration: dict[str, str] | None = None) -> None:
 @contextmanager
 def begun(uri: str, name: str) -> Iterator[Callable[[], None]]:
     """Open a table for an operation that is run later, and true when this ends."""
-    if name == "transaction":
+    if name in IN_TRANSACTION:
         parsed = parse_uri(uri)
         with dk.transaction(parsed.catalog) as tx:
-            yield lambda: write_and_delete(tx, parsed.table or "")
+            yield lambda: IN_TRANSACTION[name](tx, parsed.table or "")
     else:
         table = dk.DeltaTable(uri)
         yield lambda: OPERATIONS[name].run(table)
@@ -77,6 +77,15 @@ def write_and_delete(tx: dk.Transaction, name: str) -> None:
     """What a transaction does to a table."""
     tx.write(name, data([(400, 50)]), mode="append")
     tx.delete(name, "id = 5")
+
+
+def delete_and_update(tx: dk.Transaction, name: str) -> None:
+    """What another transaction does to a table."""
+    tx.delete(name, "id = 6")
+    tx.update(name, updates={"value": "value + 500"}, predicate="id = 1 OR id = 7")
+
+
+IN_TRANSACTION = {"transaction": write_and_delete, "changes": delete_and_update}
 
 
 def state_of(table: DeltaTable) -> State:
@@ -201,6 +210,13 @@ OPERATIONS = {
             0, dry_run=False, enforce_retention_duration=False, keep_versions=[0]
         ),
         _same,
+    ),
+    "purge": Operation(lambda t: t.optimize.purge(), _same),
+    "changes": Operation(
+        _same,
+        lambda s: s.holding(
+            (i, v + 500 if i in (1, 7) else v) for i, v in _without(s, lambda i: i == 6)
+        ),
     ),
     "transaction": Operation(
         # Only its model: it begins before it is given a table.

@@ -36,6 +36,7 @@ def test_daft_reads_and_writes_by_string_and_by_handle(catalog_uri: str) -> None
         "appended by deltalake": {"id": [3, 4], "p": ["c", "d"]},
         "version 1": TWICE,
         "filtered": {"p": ["d"]},
+        "deletion vectors": True,
     }
     table = dk.DeltaTable(uri)
     expected = {"id": [3, 4], "p": ["c", "d"]}

@@ -17,19 +17,34 @@ from tests.support.operations import OPERATIONS, after, begun, check_table, make
 from tests.support.processes import CHILDREN
 
 Pair = tuple[str, str]
-RACES: list[Pair] = [*combinations_with_replacement(OPERATIONS, 2)]
-ORDERED: list[Pair] = [*product(OPERATIONS, repeat=2)]
+Properties = dict[str, str] | None
+# What matters only to tables that take deletion vectors.
+MARKED = {"purge", "changes"}
+PLAIN = [name for name in OPERATIONS if name not in MARKED]
+RACES: list[Pair] = [*combinations_with_replacement(PLAIN, 2)]
+ORDERED: list[Pair] = [*product(PLAIN, repeat=2)]
+MARKED_RACES: list[Pair] = [*combinations_with_replacement(OPERATIONS, 2)]
+MARKED_ORDERED: list[Pair] = [*product(OPERATIONS, repeat=2)]
+VECTORS = {"delta.enableDeletionVectors": "true"}
 # Shared out: each pair races once in a run of all engines, some twice.
 SHARES = {"sqlite": RACES[::2], "postgres": RACES[1::2], "duckdb": RACES[::6]}
 # After one of these another commit is for its caller to look at.
 CHANGE_METADATA = {"append_wider", "add_column", "set_property", "restore"}
 # These aren't run again: what they are to do was decided on what they saw.
-RUN_ONCE = {"restore", "transaction"}
+RUN_ONCE = {"restore", "transaction", "changes"}
 _meet: threading.Barrier
 
 
+@pytest.fixture(scope="module", autouse=True)
+def always() -> Iterator[None]:
+    """Tables that take deletion vectors get them, however many rows change."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DELKALAKEDB_VECTORS__MODE", "always")
+        yield
+
+
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Executor]:
+def processes(always: None) -> Iterator[Executor]:
     """Two processes that set out together."""
     barrier = CHILDREN.Barrier(2)
     with ProcessPoolExecutor(2, CHILDREN, meet_at, (barrier,)) as pool:
@@ -77,6 +92,38 @@ def test_second_of_two_follows_a_version_that_it_has_not_seen(
         check_in_order(catalog_uri, pair)
 
 
+def test_two_at_once_mark_rows_as_one_after_the_other_would(
+    catalog_uri: str, engine: str, racers: Executor
+) -> None:
+    shares = {"sqlite": 0, "postgres": 1, "duckdb": 2}
+    for pair in MARKED_RACES[shares[engine] :: 6]:
+        check_race(catalog_uri, racers, pair, VECTORS)
+
+
+def test_second_of_two_marks_rows_of_a_version_that_it_has_not_seen(
+    catalog_uri: str, engine: str
+) -> None:
+    for pair in MARKED_ORDERED[len(engine) :: 23]:
+        check_in_order(catalog_uri, pair, VECTORS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("attempt", range(3))
+def test_every_pair_at_once_marks_rows_on_every_engine(
+    catalog_uri: str, racers: Executor, attempt: int
+) -> None:
+    for pair in MARKED_RACES:
+        check_race(catalog_uri, racers, pair, VECTORS)
+
+
+@pytest.mark.soak
+def test_every_pair_marks_rows_in_both_orders_on_every_engine(
+    catalog_uri: str,
+) -> None:
+    for pair in MARKED_ORDERED:
+        check_in_order(catalog_uri, pair, VECTORS)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("attempt", range(3))
 def test_every_pair_at_once_on_every_engine(
@@ -92,8 +139,10 @@ def test_every_pair_in_both_orders_on_every_engine(catalog_uri: str) -> None:
         check_in_order(catalog_uri, pair)
 
 
-def check_race(catalog_uri: str, racers: Executor, pair: Pair) -> None:
-    uri = new_table(catalog_uri, "-".join(pair))
+def check_race(
+    catalog_uri: str, racers: Executor, pair: Pair, configuration: Properties = None
+) -> None:
+    uri = new_table(catalog_uri, "-".join(pair), configuration)
     racing = [racers.submit(race, uri, name) for name in pair]
     lost = [done.result() for done in racing]
     assert sum(map(bool, lost)) <= may_lose(pair), (pair, lost)
@@ -101,9 +150,11 @@ def check_race(catalog_uri: str, racers: Executor, pair: Pair) -> None:
     check_table(uri, {after(*order) for order in permutations(won)})
 
 
-def check_in_order(catalog_uri: str, pair: Pair) -> None:
+def check_in_order(
+    catalog_uri: str, pair: Pair, configuration: Properties = None
+) -> None:
     first, second = pair
-    uri = new_table(catalog_uri, f"{first}-then-{second}")
+    uri = new_table(catalog_uri, f"{first}-then-{second}", configuration)
     lost = None
     try:
         with begun(uri, second) as run_second:
@@ -121,7 +172,7 @@ def may_lose(pair: Pair) -> bool:
     return not CHANGE_METADATA.isdisjoint(pair) or not RUN_ONCE.isdisjoint(pair)
 
 
-def new_table(catalog_uri: str, name: str) -> str:
+def new_table(catalog_uri: str, name: str, configuration: Properties) -> str:
     uri = format_uri(parse_uri(catalog_uri).with_table(name))
-    make_table(uri)
+    make_table(uri, configuration)
     return uri

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 import pytest
 
 import delkalakedb as dk
+from delkalakedb.deltalake import predicate_from
 from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.query import sources
-from delkalakedb.query.expressions import predicate_from
 from delkalakedb.query.selection import select
 
 NAN, INF = float("nan"), float("inf")

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 import delkalakedb as dk
-from delkalakedb.errors import ProtocolError
 from delkalakedb.model.actions import Add, Format, Metadata, Protocol
 from delkalakedb.model.log import Staged
 from delkalakedb.settings.uri import format_uri, parse_uri
@@ -228,7 +227,7 @@ def test_bounds_that_cross_or_are_inexact_skip_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", [2, 3])
-def test_column_mapped_table_is_refused_by_the_dataset_and_read_by_scan(
+def test_column_mapped_table_is_read_by_the_dataset_and_by_scan(
     tmp_path: Path, reader: int
 ) -> None:
     names = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "c1"}
@@ -249,8 +248,7 @@ def test_column_mapped_table_is_refused_by_the_dataset_and_read_by_scan(
             "delta.columnMapping.maxColumnId": "1",
         },
     )
-    with pytest.raises(ProtocolError, match=r"columnMapping.*scan\(\)"):
-        table.to_pyarrow_dataset()
+    assert table.to_pyarrow_dataset().to_table().to_pydict() == {"n": [7, 8]}
     assert table.to_pyarrow_table().to_pydict() == {"n": [7, 8]}
     assert table.to_pandas()["n"].tolist() == [7, 8]
     with pytest.raises(deltalake.exceptions.DeltaProtocolError):

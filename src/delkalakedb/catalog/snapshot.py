@@ -207,7 +207,7 @@ class Snapshot:
         else:
             from delkalakedb.catalog.read import plan
 
-            predicate = self._predicate(where)
+            predicate = self.predicate(where)
             batches = plan(self._backend, self._head, predicate, schema)
         return pa.RecordBatchReader.from_batches(schema, batches)
 
@@ -216,7 +216,8 @@ class Snapshot:
 
         check_kept(self._backend, self._head)
 
-    def _predicate(self, where: Filter) -> Predicate:
+    def predicate(self, where: Filter) -> Predicate:
+        """Return a filter as a predicate on the table's columns."""
         schema_string = self.metadata.schema_string
         if isinstance(where, str) and len(where) <= _SHORT:
             return _parse_short(where, schema_string)

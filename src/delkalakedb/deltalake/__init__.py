@@ -30,6 +30,8 @@ check_deltalake()
 if TYPE_CHECKING:
     from delkalakedb.deltalake.create import *
     from delkalakedb.deltalake.dataset import *
+    from delkalakedb.deltalake.expressions import *
+    from delkalakedb.deltalake.live_rows import *
     from delkalakedb.deltalake.registration import *
     from delkalakedb.deltalake.table import *
     from delkalakedb.deltalake.transactions import *
@@ -41,6 +43,8 @@ else:
         {
             "create": "convert_folder find_parquet read_footer",
             "dataset": "make_dataset odd_files scan_rows",
+            "expressions": "predicate_from",
+            "live_rows": "row_dataset",
             "registration": "QueryBuilder register unregister",
             "table": "DeltaTable",
             "transactions": "Transaction transaction",

@@ -63,13 +63,20 @@ def make_dataset(
         layout.make_fragment(path, filesystem, expression)
         for path, expression in _guaranteed(files, schema)
     ]
-    encoded = layout.read_options.dictionary_columns or ()
+    schema = dataset_schema(schema, layout.read_options)
+    return ds.FileSystemDataset(fragments, schema, layout, filesystem)
+
+
+def dataset_schema(
+    schema: pa.Schema, read_options: "ds.ParquetReadOptions | None"
+) -> pa.Schema:
+    """Return `schema` with the dictionary columns that `read_options` ask for."""
+    encoded = (read_options and read_options.dictionary_columns) or ()
     fields = [
         f.with_type(pa.dictionary(pa.int32(), f.type)) if f.name in encoded else f
         for f in schema
     ]
-    schema = pa.schema(fields, schema.metadata)
-    return ds.FileSystemDataset(fragments, schema, layout, filesystem)
+    return pa.schema(fields, schema.metadata)
 
 
 def scan_rows(

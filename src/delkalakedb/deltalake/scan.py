@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import deltalake
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 from arro3.core import RecordBatchReader
 from deltalake._internal import RawDeltaTable
 
@@ -167,6 +168,18 @@ def _open_published(
             table.location, version, dict(storage_options or {})
         )
     return Real(version, location, opened._table)
+
+
+def open_rows(rows: pa.RecordBatchReader) -> Real:
+    """Return a handle on a private table, in a temporary folder, that has `rows`."""
+    folder = _Folder()
+    # not by delta-rs, in whose threads `rows` couldn't read from an object store
+    with pq.ParquetWriter(folder.path / "rows.parquet", rows.schema) as writer:
+        for batch in rows:
+            writer.write_batch(batch)
+    deltalake.convert_to_deltalake(folder.path)
+    raw = deltalake.DeltaTable(folder.path)._table
+    return Real(0, str(folder.path), raw, folder)
 
 
 def open_changes(catalog: Catalog, snapshot: Snapshot, since: int) -> Real:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, PostCommitHookProperties
     from deltalake.table import FilePruningPredicateType, FilterType
 
+    from delkalakedb.deltalake.optimizer import Optimizer
+
 
 _UNKNOWN = r"Unknown scheme: (.*?)\. Known schemes: (.*)"
 # Prefix of schemes that are other names of known ones.
@@ -190,6 +192,13 @@ class DeltaTable(deltalake.DeltaTable):
         raw: Any = self._table
         return raw.count() if is_ours(raw) else super().count()
 
+    @property
+    def optimize(self) -> Optimizer:
+        """The operations that rewrite files and change no row."""
+        from delkalakedb.deltalake.optimizer import Optimizer
+
+        return Optimizer(self)
+
     def to_pyarrow_dataset(
         self,
         partitions: FilterType | None = None,
@@ -215,12 +224,14 @@ class DeltaTable(deltalake.DeltaTable):
         from delkalakedb.deltalake.dataset import make_dataset
         from delkalakedb.write.engines.deltars import open_filesystem
 
-        predicate = _merge_deprecated_filters(
-            "partitions", partitions, file_pruning_predicate
+        predicate = self._encode_file_pruning_predicate(
+            _merge_deprecated_filters("partitions", partitions, file_pruning_predicate)
         )
-        files = raw.load_files(self._encode_file_pruning_predicate(predicate))
         if schema is None:
             schema = pa.schema(self.schema().to_arrow(as_large_types=as_large_types))
+        if raw.odd_files():
+            return raw.row_dataset(schema, predicate, parquet_read_options, filesystem)
+        files = raw.load_files(predicate)
         if not filesystem:
             what = f"{files.snapshot.table.name}: read version {self.version()}"
             filesystem = open_filesystem(
@@ -237,8 +248,7 @@ class DeltaTable(deltalake.DeltaTable):
     ) -> pa.Table:
         """Return the rows; deltalake documents the arguments."""
         raw: Any = self._table
-        sql = is_ours(raw) and not (partitions or filesystem)
-        if not sql or not raw.odd_files():
+        if partitions or filesystem or not (is_ours(raw) and raw.needs_delta_rs()):
             return _to_pyarrow_table(self, partitions, columns, filesystem, filters)
         import pyarrow as pa
 

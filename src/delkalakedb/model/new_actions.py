@@ -24,6 +24,7 @@ from delkalakedb.model.actions import (
     Metadata,
     Protocol,
     Remove,
+    Txn,
     known,
 )
 from delkalakedb.model.paths import Values, log_path
@@ -225,6 +226,15 @@ def custom_metadata(commit_properties: Any) -> dict[str, Any]:
         raise _error("must be a mapping")
     _refuse(given, _RESERVED)
     return {key: _value(key, value) for key, value in given.items()}
+
+
+def app_txns(commit_properties: Any) -> list[Txn]:
+    """Return the application transactions of a commit that delta-rs doesn't write."""
+    given = getattr(commit_properties, "app_transactions", None) or ()
+    return [
+        Txn(app_id=t.app_id, version=t.version, last_updated=t.last_updated)
+        for t in given
+    ]
 
 
 def _refuse(given: Mapping[Any, Any], reserved: Iterable[str]) -> None:

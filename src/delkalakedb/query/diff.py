@@ -59,9 +59,10 @@ def changed_rows(
 ) -> Iterator[Change]:
     """Yield the rows that only one version has, in the columns that both have.
 
-    Files that both versions have aren't read, because their rows are equal.
+    Files that both versions have, with the same deletion vectors, aren't read, because
+    their rows are equal.
     """
-    old, new = _paths(before), _paths(after)
+    old, new = _keys(_listed(before)), _keys(_listed(after))
     there = {field.name for field in after.table.schema.fields}
     names = [f.name for f in before.table.schema.fields if f.name in there]
     columns = ", ".join(map(quoted, names))
@@ -138,11 +139,16 @@ def _file(row: dict[str, Any]) -> dict[str, Any]:
     return {**file, "deleted_rows": decoded.cardinality, "vector": vector}
 
 
-def _paths(snapshot: Snapshot) -> pa.Array:
-    table = snapshot.files(columns=["path"]).read_all()
-    return table["path"].combine_chunks()
+def _listed(snapshot: Snapshot) -> pa.Table:
+    return snapshot.files(columns=["path", "deletion_vector"]).read_all()
+
+
+def _keys(files: pa.Table) -> pa.Array:
+    """Return the path of each file together with its deletion vector."""
+    vectors = files["deletion_vector"].fill_null("")
+    return pc.binary_join_element_wise(files["path"], vectors, " ").combine_chunks()
 
 
 def _without(files: Files, others: pa.Array) -> Files:
-    there = pc.is_in(files.table["path"], value_set=others)
+    there = pc.is_in(_keys(files.table), value_set=others)
     return Files(files.snapshot, files.table.filter(pc.invert(there)))

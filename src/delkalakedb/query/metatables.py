@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from delkalakedb.catalog import Catalog
+from delkalakedb.deltalake import predicate_from
 from delkalakedb.model.predicate.matcher import matcher
 from delkalakedb.model.schema.schema import parse_schema
-from delkalakedb.query.expressions import predicate_from
 from delkalakedb.query.sources import Source, filtered
 from delkalakedb.settings import redact
 

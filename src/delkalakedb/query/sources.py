@@ -12,17 +12,23 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 
 from delkalakedb.catalog import Catalog, Files, Snapshot, load_files
-from delkalakedb.deltalake import make_dataset, odd_files, scan_rows
+from delkalakedb.deltalake import (
+    make_dataset,
+    odd_files,
+    predicate_from,
+    row_dataset,
+    scan_rows,
+)
 from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.model.predicate.predicate import Anything
-from delkalakedb.query.expressions import predicate_from
+from delkalakedb.model.stats.add_actions import ADD_ACTION_COLUMNS
 from delkalakedb.storage import local_folder
 from delkalakedb.write.engines.deltars import open_filesystem
 
 Scan = Callable[[list[str], ds.Expression | None], Iterator[pa.RecordBatch]]
 
 # Files that are planned already need no statistics.
-_COLUMNS = ("path", "partition_values", "size_bytes")
+_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 # Files in a dataset: few at first, for a LIMIT; doubled each time, for throughput.
 _FEWEST_FILES, _MOST_FILES = 1, 512
 
@@ -78,9 +84,13 @@ def version_source(
     def scan(
         columns: list[str], where: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        files = None if odd_files(snapshot) else keep(_choose(snapshot, schema, where))
-        if files is None or files.outside:
+        if raw.needs_delta_rs():
             yield from scan_rows(raw, schema, columns, where).to_batches()
+            return
+        files = keep(_choose(snapshot, schema, where))
+        if files.outside or odd_files(snapshot):
+            rows = row_dataset(snapshot, schema, storage_options, files)
+            yield from rows.to_batches(columns=columns, filter=where)
         else:
             yield from _scan_files(files, schema, columns, where, storage_options)
 
@@ -105,7 +115,7 @@ def _choose(
     if predicate != Anything():
         return load_files(snapshot, predicate, _COLUMNS)
     # pyarrow skips files by their statistics, more slowly than the catalog.
-    return load_files(snapshot)
+    return load_files(snapshot, None, [*ADD_ACTION_COLUMNS, "deletion_vector"])
 
 
 def _scan_files(

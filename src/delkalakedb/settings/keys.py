@@ -195,6 +195,7 @@ VectorMode = Annotated[
 Share = Annotated[
     float, Field(gt=0, le=1, description="a number above 0, up to 1"), _NUMBER
 ]
+Switch = Annotated[bool, Field(description="true or false")]
 
 
 class VectorSettings(_Section):
@@ -204,6 +205,7 @@ class VectorSettings(_Section):
     max_share: Share = 0.1
     inline_bytes: Count = 4 * 1024
     inline_commit_bytes: Count = 256 * 1024
+    new_tables: Switch = False
 
 
 class Settings(BaseSettings):
@@ -335,6 +337,7 @@ class VectorDict(TypedDict, total=False):
     max_share: float
     inline_bytes: int
     inline_commit_bytes: int
+    new_tables: bool
 
 
 class SettingsDict(TypedDict, total=False):

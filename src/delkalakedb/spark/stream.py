@@ -27,7 +27,6 @@ from delkalakedb.spark.reader import (
     FilesPartition,
     SourceOptions,
     check_recorded,
-    files_of,
     table_reader,
     tasks_of,
     version_since,
@@ -38,6 +37,7 @@ from delkalakedb.write.engines import (
     DataFile,
     data_file,
     data_files,
+    feed_files,
 )
 
 # files; Delta Spark's default
@@ -225,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._changes:
             return [[file] for file in self._added(name, version, commit.actions)]
         check_recorded(name, commit.head.metadata, version, version, version)
-        files = files_of(catalog, name, commit)
+        files = feed_files(catalog, name, commit)
         # Both images of an updated row belong in one batch.
         whole = all(file.change_type and not file.only_rows for file in files)
         return [[file] for file in files] if whole else [files]

@@ -31,6 +31,7 @@ from delkalakedb.model.log import Staged
 from delkalakedb.model.paths import LOG
 from delkalakedb.model.records import Table
 from delkalakedb.model.rules.conflicts import Rule
+from delkalakedb.model.rules.protocol import taking_vectors
 from delkalakedb.model.schema.identity import same_but_marks
 from delkalakedb.model.vectors import InlineBounds
 from delkalakedb.storage import canonical_location, open_store
@@ -395,7 +396,11 @@ def _stage_new(
     storage_options: _Options,
 ) -> Staging[None]:
     place = new_location(catalog, name, location)
-    return operation.stage(Target(name, place, None, storage_options))
+    staging = operation.stage(Target(name, place, None, storage_options))
+    if not catalog.settings.vectors.new_tables:
+        return staging
+    commits = [taking_vectors(actions) for actions in staging.commits]
+    return replace(staging, commits=commits)
 
 
 def new_location(catalog: Catalog, name: str, given: str | None) -> str:

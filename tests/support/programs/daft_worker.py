@@ -11,10 +11,20 @@ import daft
 import pyarrow as pa
 
 import delkalakedb as dk
+from delkalakedb.settings.uri import format_uri, parse_uri
 
 
 def read(uri: str, **options: Any) -> dict[str, Any]:
     return daft.read_deltalake(uri, **options).sort("id").to_pydict()
+
+
+def vectored(uri: str) -> str:
+    """A table of which a deletion vector deletes a row."""
+    uri = format_uri(parse_uri(uri).with_table("vectored"))
+    on = {"delta.enableDeletionVectors": "true"}
+    dk.write_deltalake(uri, pa.table({"id": range(50)}), configuration=on)
+    dk.DeltaTable(uri).delete("id = 3")
+    return uri
 
 
 def main(uri: str) -> None:
@@ -36,6 +46,10 @@ def main(uri: str) -> None:
     told["version 1"] = read(uri, version=1)
     filtered = daft.read_deltalake(uri).where(daft.col("id") == 4).select("p")
     told["filtered"] = filtered.to_pydict()
+    try:
+        read(vectored(uri))
+    except NotImplementedError as error:
+        told["deletion vectors"] = "not yet supported" in str(error)
     print(json.dumps(told))
 
 

@@ -109,6 +109,16 @@ def verify(app: App, tables: tuple[str, ...], all_tables: bool, deep: bool) -> N
     type=click.IntRange(min=1),
     help="How many files to write concurrently.",
 )
+@click.option(
+    "--purge",
+    is_flag=True,
+    help="Rewrite only files with deletion vectors, without their deleted rows.",
+)
+@click.option(
+    "--dead-share",
+    type=click.FloatRange(0, 1, max_open=True),
+    help="With --purge, only files with a larger share of deleted rows.",
+)
 @pass_app
 def optimize(
     app: App,
@@ -117,12 +127,19 @@ def optimize(
     all_tables: bool,
     where: str | None,
     z_order: tuple[str, ...],
+    purge: bool,
+    dead_share: float | None,
     **options: Any,
 ) -> None:
     """Rewrite the small files of TABLES as fewer large ones.
 
     No row changes. The old files stay until vacuum deletes them.
     """
+
+    if purge and (z_order or options["target_size"]):
+        raise click.UsageError("--purge goes with neither --z-order nor --target-size")
+    if dead_share is not None and not purge:
+        raise click.UsageError("--dead-share needs --purge")
 
     from delkalakedb.model.predicate.predicate import parse_predicate, partition_filters
 
@@ -133,7 +150,10 @@ def optimize(
             predicate = parse_predicate(where, known.schema, known.partition_columns)
             filters = partition_filters(predicate, known.partition_columns)
             given["partition_filters"] = filters
-        if z_order:
+        if purge:
+            del given["target_size"]
+            metrics = table.optimize.purge(dead_share=dead_share or 0.0, **given)
+        elif z_order:
             metrics = table.optimize.z_order(list(z_order), **given)
         else:
             metrics = table.optimize.compact(**given)

@@ -72,6 +72,11 @@ def init(app: App) -> None:
     help="A table property; may be given several times.",
 )
 @click.option("--comment", help="The description of the table.")
+@click.option(
+    "--deletion-vectors/--no-deletion-vectors",
+    default=None,
+    help="Whether changes may write deletion vectors; the default is a setting.",
+)
 @click.option("--if-not-exists", is_flag=True, help="Don't fail if the table exists.")
 @pass_app
 def create(
@@ -82,6 +87,7 @@ def create(
     location: str | None,
     properties: tuple[tuple[str, str], ...],
     comment: str | None,
+    deletion_vectors: bool | None,
     if_not_exists: bool,
     **sources: str | None,
 ) -> None:
@@ -89,7 +95,9 @@ def create(
 
     Its columns are given by --schema, --schema-file or --like.
     """
-    schema = _schema(sources)
+    schema, configuration = _schema(sources), dict(properties)
+    if deletion_vectors is not None:
+        configuration["delta.enableDeletionVectors"] = str(deletion_vectors).lower()
     with app.connect() as catalog:
         there = {t.name: t for t in catalog.tables()} if if_not_exists else {}
         if name in there:
@@ -101,7 +109,7 @@ def create(
             schema,
             location=location,
             partition_by=partition_by,
-            configuration=dict(properties),
+            configuration=configuration,
             description=comment,
         )
     _show(app, made)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
 from arro3.core import RecordBatchReader, Table
 
 from delkalakedb.catalog import (
@@ -17,9 +18,13 @@ from delkalakedb.catalog import (
 )
 from delkalakedb.catalog.read import live_rows
 from delkalakedb.deltalake import dataset
+from delkalakedb.deltalake.feed import Feed
+from delkalakedb.deltalake.live_rows import LiveRows, row_dataset as dataset_of
 from delkalakedb.deltalake.raw.raw_table import SqlRawTable
 from delkalakedb.deltalake.scan import Real, open_changes
 from delkalakedb.errors import ProtocolError
+from delkalakedb.model.rules.features import Use
+from delkalakedb.model.rules.protocol import unread_features
 from delkalakedb.model.stats.add_actions import ADD_ACTION_COLUMNS, add_actions
 from delkalakedb.write.engines.deltars import explained
 
@@ -64,6 +69,32 @@ def odd_files(table: SqlRawTable) -> list[str]:
     return dataset.odd_files(table.snapshot)
 
 
+def needs_delta_rs(table: SqlRawTable) -> bool:
+    """Return whether only delta-rs reads the rows, of all readers in this package."""
+    snapshot = table.snapshot
+    odd = unread_features(snapshot.protocol, snapshot.metadata, Use.ARROW)
+    return bool(odd) and bool(odd_files(table))
+
+
+def row_dataset(
+    table: SqlRawTable,
+    schema: pa.Schema,
+    pruned: Any,
+    read_options: Any,
+    filesystem: Any,
+) -> LiveRows:
+    """Return the dataset of a version whose Parquet files alone don't give its rows."""
+    if isinstance(filesystem, str):
+        filesystem = pa_fs.FileSystem.from_uri(filesystem)[0]
+    return dataset_of(
+        table.snapshot,
+        dataset.dataset_schema(schema, read_options),
+        table.storage_options,
+        pruned=pruned,
+        filesystem=filesystem,
+    )
+
+
 def count(table: SqlRawTable) -> int:
     """Return the number of live rows, as far as the files' statistics tell."""
     vectors = ["deletion_vector"] if may_have_vectors(table.snapshot) else []
@@ -91,13 +122,21 @@ def scan(
 
 
 def load_cdf(table: SqlRawTable, **options: Any) -> RecordBatchReader:
-    """Return the changes of a range of versions, which delta-rs reads."""
+    """Return the changes of a range of versions, which delta-rs reads if it can."""
     real = table.real()
     if real.folder is not None:
         since = options.get("starting_version") or 0
         real = open_changes(table.catalog, table.snapshot, since)
     with _explained(table, "load_cdf", real):
         reader = real.raw.load_cdf(**options)
+        if may_have_vectors(table.snapshot):
+            # delta-rs reads the published log to its end.
+            newest = None if real.folder is None else table.version()
+            feed = Feed(
+                table.catalog, table.snapshot, newest, options, table.storage_options
+            )
+            if feed.is_misread:
+                return feed.read(pa.schema(reader.schema))
     return real.keeping(reader)
 
 
@@ -118,6 +157,7 @@ def table_provider(table: SqlRawTable, session: Any = None) -> Any:
     if has_vectors(table.snapshot):
         raise ProtocolError(
             f"{table.name}: DataFusion can't read the deletion vectors of version "
-            f"{table.version()} through a table; use scan() or dk.QueryBuilder"
+            f"{table.version()} through a table; use register_dataset() with the "
+            "table's to_pyarrow_dataset(), or dk.QueryBuilder"
         )
     return table.real().lasting().__datafusion_table_provider__(session)

@@ -33,7 +33,12 @@ from delkalakedb.model.actions import (
     dv_id,
     encode_commit,
 )
-from delkalakedb.model.new_actions import custom_metadata, new_commit_info, removed
+from delkalakedb.model.new_actions import (
+    app_txns,
+    custom_metadata,
+    new_commit_info,
+    removed,
+)
 from delkalakedb.model.paths import compacted_path, key_inside
 from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.model.schema.properties import parse_properties
@@ -87,7 +92,7 @@ def vacuum(
     deleted = vacuum.delete(plan)
     end = {"numDeletedFiles": len(deleted), "numVacuumedDirectories": 0}
     info = _info("VACUUM END", {"status": "COMPLETED"}, end, custom)
-    _commit(table, _newest(table), info, _txns(commit_properties))
+    _commit(table, _newest(table), info, app_txns(commit_properties))
     return deleted
 
 
@@ -120,7 +125,7 @@ def restore(
         check_present(table.name, difference.adds, _store(table))
     metrics = difference.metrics
     info = _info("RESTORE", _restored_from(target), metrics, custom)
-    actions = (*_txns(commit_properties), *difference.actions)
+    actions = (*app_txns(commit_properties), *difference.actions)
     _commit(table, table.snapshot, info, actions, files=Anything())
     return _json(metrics)
 
@@ -143,7 +148,7 @@ def repair(
     removed_ms = now_ms()
     removes = [removed(add, removed_ms) for add in absent]
     info = _info("FSCK", {}, metrics, custom)
-    actions: list[Action] = [*_txns(commit_properties), *removes]
+    actions: list[Action] = [*app_txns(commit_properties), *removes]
     # It depends on the files that it removes, as an optimize does.
     _commit(table, latest, info, actions, rearranges=True)
     return _json(metrics)
@@ -293,14 +298,6 @@ def _info(
     return new_commit_info(
         operation, parameters, metrics, engine_info=CLIENT, custom=custom
     )
-
-
-def _txns(commit_properties: Any) -> list[Txn]:
-    given = getattr(commit_properties, "app_transactions", None) or ()
-    return [
-        Txn(app_id=t.app_id, version=t.version, last_updated=t.last_updated)
-        for t in given
-    ]
 
 
 def _restored_from(target: int | str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 from deltalake._internal import RawDeltaTable
 
@@ -14,12 +15,22 @@ from delkalakedb.deltalake.raw.merge import MergeRequest
 from delkalakedb.deltalake.raw.raw_table import SqlRawTable
 from delkalakedb.errors import DeltaError, PredicateError, TableExistsError
 from delkalakedb.model.actions import Add, Metadata, known
+from delkalakedb.model.new_actions import app_txns, custom_metadata
 from delkalakedb.model.predicate.matcher import is_of_partitions
 from delkalakedb.model.predicate.predicate import EVERY_FILE, Predicate, parse_predicate
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.stats.stats import parse_stats
 from delkalakedb.write import Engine, Operation, Spool
-from delkalakedb.write.engines import Search, Vectors, split_small, takes_vectors
+from delkalakedb.write.engines import (
+    Compaction,
+    Purge,
+    Search,
+    Vectors,
+    can_purge,
+    check_partitions,
+    split_small,
+    takes_vectors,
+)
 from delkalakedb.write.engines.deltars import IN_PRIVATE, DeltaRs, split_properties
 
 # bytes; delta-rs's own default
@@ -158,13 +169,56 @@ def _matching(table: SqlRawTable, merge: MergeRequest, spool: Spool) -> Search:
 def compact_optimize(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     """Compact small files; return metrics as JSON."""
     options = _options("compact_optimize", args, kwargs)
-    enough = options["target_size"] or _target_bytes(table.current().metadata)
+    snapshot = table.current()
+    enough = options["target_size"] or _target_bytes(snapshot.metadata)
+    filters = options["partition_filters"]
     engine = DeltaRs[str](
         lambda raw: raw.compact_optimize(**options),
         # delta-rs doesn't open files of the target size.
         reads=lambda add: add.size < enough,
     )
-    return _rearrange(table, "compact", engine, options)
+    understood = filters is None or _parsed(table, filters) != EVERY_FILE
+    if not can_purge(snapshot) or not understood:
+        return _rearrange(table, "compact", engine, options)
+    parameters = {"targetSize": str(enough), "predicate": _json(filters or [])}
+    tasks = options["max_concurrent_tasks"]
+    purge = _purge("OPTIMIZE", parameters, options["commit_properties"], tasks)
+    return _rearrange(table, "compact", Compaction(engine, enough, purge), options)
+
+
+def purge(
+    table: SqlRawTable,
+    partition_filters: Sequence[Any] | None = None,
+    dead_share: float = 0.0,
+    max_concurrent_tasks: int | None = None,
+    commit_properties: Any = None,
+) -> str:
+    """Rewrite files without their deleted rows; return metrics as JSON."""
+    snapshot = table.current()
+    metadata = snapshot.metadata
+    where: Predicate = EVERY_FILE
+    if partition_filters:
+        schema = parse_schema(metadata.schema_string)
+        columns = metadata.partition_columns
+        where = parse_predicate(partition_filters, schema, columns)
+    check_partitions(snapshot, where)
+    parameters = {"predicate": _json(partition_filters or []), "applyPurge": "true"}
+    engine = _purge("REORG", parameters, commit_properties, max_concurrent_tasks)
+    engine = replace(engine, dead_share=dead_share)
+    operation = Operation("purge", engine, where, rearranges=True)
+    return _json(table.perform(operation, commit_properties))
+
+
+def _purge(
+    name: str, parameters: _Options, commit_properties: Any, max_tasks: int | None
+) -> Purge:
+    return Purge(
+        operation=name,
+        parameters=parameters,
+        custom=custom_metadata(commit_properties),
+        txns=app_txns(commit_properties),
+        max_tasks=max_tasks,
+    )
 
 
 def z_order_optimize(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
@@ -175,7 +229,7 @@ def z_order_optimize(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
 
 
 def _rearrange(
-    table: SqlRawTable, name: str, engine: DeltaRs[str], options: _Options
+    table: SqlRawTable, name: str, engine: Engine[str], options: _Options
 ) -> str:
     files = _parsed(table, options["partition_filters"])
     operation = Operation(name, engine, files, rearranges=True)
@@ -267,3 +321,7 @@ def _is_counted(add: Add) -> bool:
     stats = parse_stats(known(add.stats))
     counted = stats is not None and stats.num_records is not None
     return counted and known(add.deletion_vector) is None
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

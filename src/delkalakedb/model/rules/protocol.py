@@ -227,6 +227,28 @@ def supporting(protocol: Protocol, names: Collection[str]) -> Protocol:
     return with_needed(upgraded)
 
 
+def taking_vectors(actions: Sequence[Action]) -> list[Action]:
+    """Return the commit of a new table, with deletion vectors unless it says otherwise.
+
+    A table property that the commit sets stays as it is.
+    """
+    switch = FEATURES[DELETION_VECTORS].switch
+    metadata = next((a for a in actions if isinstance(a, Metadata)), None)
+    configuration = (known(metadata.configuration) or {}) if metadata else {}
+    if metadata is None or switch in configuration:
+        return list(actions)
+    changed = msgspec.structs.replace(
+        metadata, configuration={**configuration, switch: "true"}
+    )
+
+    def adapted(action: Action) -> Action:
+        if isinstance(action, Protocol):
+            return supporting(action, {DELETION_VECTORS})
+        return changed if action is metadata else action
+
+    return [adapted(action) for action in actions]
+
+
 def upgraded(protocol: Protocol, reader: int, writer: int) -> Protocol:
     """Return `protocol` raised to the given versions, and never lowered."""
     reader = max(reader, protocol.min_reader_version)

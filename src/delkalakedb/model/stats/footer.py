@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delkalakedb.model.schema.schema import Column
-from delkalakedb.model.stats.values import INTEGRAL, TOP
+from delkalakedb.model.stats.values import FLOATING, INTEGRAL, TOP
 from delkalakedb.model.times import from_days, from_micros
 
 Path = tuple[str, ...]
@@ -56,6 +57,16 @@ def file_stats(
         "nullCount": nulls,
     }
     return _encoder.encode(stats).decode()
+
+
+def columns_with_nan(rows: pa.Table, columns: Iterable[Column]) -> Iterator[Path]:
+    """Yield the physical paths of those of `columns` that have a NaN in `rows`."""
+    for column in columns:
+        name, *way = column.physical
+        if column.type in FLOATING and name in rows.column_names:
+            values = pc.struct_field(rows[name], way) if way else rows[name]
+            if pc.any(pc.is_nan(values)).as_py():
+                yield column.physical
 
 
 def leaf_paths(schema: pa.Schema) -> dict[Path, int]:

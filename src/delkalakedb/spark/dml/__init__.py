@@ -19,7 +19,7 @@ else:
             "clone": "Clone",
             "conversion": "Conversion",
             "merge": "Merge MergePlan source_range",
-            "optimize": "check_z_order optimization",
+            "optimize": "check_z_order optimization purge purge_metrics",
             "rewrite": "Targeted delete deletion update",
         },
     )

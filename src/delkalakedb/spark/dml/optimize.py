@@ -12,6 +12,7 @@ from uuid import uuid4
 from pyspark.sql import Column, DataFrame, functions as sf
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+from delkalakedb.catalog import Snapshot
 from delkalakedb.clock import now_ms
 from delkalakedb.errors import DeltaError, SchemaMismatchError
 from delkalakedb.model.actions import Add, Metadata, known
@@ -24,7 +25,7 @@ from delkalakedb.spark.reader import FILE_COLUMN, Files, Target, others
 from delkalakedb.spark.schemas import quoted, spark_schema, table_schema
 from delkalakedb.spark.writer import Output, commit_info
 from delkalakedb.write import Operation
-from delkalakedb.write.engines import InPlace, Work
+from delkalakedb.write.engines import InPlace, Purge, Work
 
 # bits of a column's rank in the Z curve
 _BITS = 7
@@ -138,6 +139,42 @@ def optimization(
     return Operation("optimize", engine, files, rearranges=True)
 
 
+def purge(
+    targeted: Targeted, condition: str | None, files: Predicate, target: Target
+) -> Operation[dict[str, Any]]:
+    """Return the operation that rewrites files without their deleted rows.
+
+    Args:
+        targeted: returns the target of a version.
+        condition: selects the partitions to purge.
+        files: selects the files that the operation reads.
+        target: the latest version.
+    """
+
+    def chosen(snapshot: Snapshot) -> set[str]:
+        considered = _considered(targeted(snapshot), condition, files)
+        return {add.path for add in considered.adds}
+
+    given = [] if condition is None else [_parsed(target, condition)]
+    parameters = {
+        "predicate": json.dumps(given, ensure_ascii=False),
+        "applyPurge": True,
+    }
+    engine = Purge(parameters=parameters, chosen=chosen)
+    return Operation("purge", engine, files, rearranges=True)
+
+
+def purge_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a purge in delta-spark's shape."""
+    names = ("numDeletionVectorsRemoved", "numDeletionVectorRowsRemoved")
+    return {
+        **metrics,
+        "filesAdded": json.loads(metrics["filesAdded"]),
+        "filesRemoved": json.loads(metrics["filesRemoved"]),
+        "deletionVectorStats": {name: metrics[name] for name in names},
+    }
+
+
 @dataclass(frozen=True)
 class _Optimization:
     """The optimization of one version of a table."""
@@ -155,7 +192,7 @@ class _Optimization:
                 f"{', '.join(self._clusters)}, so executeZOrderBy can't order it; use "
                 "executeCompaction, which clusters the files"
             )
-        considered = self._considered(where)
+        considered = _considered(self.target, self.where, where)
         bins = self._bins(considered)
         chosen = considered.only([add.path for adds in bins for add in adds])
         if not chosen:
@@ -179,25 +216,6 @@ class _Optimization:
         if self._clusters:
             return [sf.col(path) for path in self._clusters]
         return [sf.col(quoted(name)) for name in self.z_order_by]
-
-    def _considered(self, where: Predicate) -> Files:
-        files = self.target.files(where)
-        if self.where is None:
-            return files
-        decided = self.target.decided(files, self.where)
-        if decided is None:
-            partitions = self.target.metadata.partition_columns
-            raise DeltaError(
-                f"{self.target.snapshot.table.name}: {self.where!r} isn't a condition "
-                "on partition columns alone, but optimize rewrites whole files. "
-                + "".join(
-                    f"Predicate references non-partition column '{name}'. "
-                    for name in others(partitions, self.where)[:1]
-                )
-                + "Only the partition columns may be referenced: "
-                f"[{', '.join(partitions)}]"
-            )
-        return decided
 
     def _bins(self, files: Files) -> Bins:
         """Group the files to rewrite.
@@ -243,20 +261,13 @@ class _Optimization:
         return int(str(self.target.spark.conf.get(setting, str(default))))
 
     def _parameters(self) -> dict[str, Any]:
-        given = [] if self.where is None else [self._parsed(self.where)]
+        given = [] if self.where is None else [_parsed(self.target, self.where)]
         return {
             "predicate": json.dumps(given, ensure_ascii=False),
             "zOrderBy": json.dumps(list(self.z_order_by), ensure_ascii=False),
             "clusterBy": json.dumps(self._clusters, ensure_ascii=False),
             "auto": False,
         }
-
-    def _parsed(self, condition: str) -> str:
-        """Return `condition` as Spark's parser shows it, like Delta Spark's history."""
-        query = f"EXPLAIN EXTENDED SELECT 1 WHERE {condition}"
-        ((plan,),) = self.target.spark.sql(query).collect()
-        found = re.search(r"Filter (.*)", plan)
-        return found[1] if found else condition
 
     def _result(
         self, considered: Files, gone: Files, adds: list[Add], bins: Bins
@@ -307,6 +318,35 @@ class _Optimization:
             "numTableColumns": num_columns,
             "numTableColumnsWithStats": min(num_columns, len(measured)),
         }
+
+
+def _considered(target: Target, condition: str | None, where: Predicate) -> Files:
+    """Return the files of the partitions that `condition` selects."""
+    files = target.files(where)
+    if condition is None:
+        return files
+    decided = target.decided(files, condition)
+    if decided is None:
+        partitions = target.metadata.partition_columns
+        raise DeltaError(
+            f"{target.snapshot.table.name}: {condition!r} isn't a condition "
+            "on partition columns alone, but optimize rewrites whole files. "
+            + "".join(
+                f"Predicate references non-partition column '{name}'. "
+                for name in others(partitions, condition)[:1]
+            )
+            + "Only the partition columns may be referenced: "
+            f"[{', '.join(partitions)}]"
+        )
+    return decided
+
+
+def _parsed(target: Target, condition: str) -> str:
+    """Return `condition` as Spark's parser shows it, like Delta Spark's history."""
+    query = f"EXPLAIN EXTENDED SELECT 1 WHERE {condition}"
+    ((plan,),) = target.spark.sql(query).collect()
+    found = re.search(r"Filter (.*)", plan)
+    return found[1] if found else condition
 
 
 def _is_slight(add: Add, least_bytes: int) -> bool:

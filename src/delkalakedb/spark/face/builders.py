@@ -25,6 +25,8 @@ from delkalakedb.spark.dml import (
     When,
     check_z_order,
     optimization,
+    purge,
+    purge_metrics,
     source_range,
 )
 from delkalakedb.spark.exceptions import delta_spark_errors
@@ -377,6 +379,18 @@ class DeltaOptimizeBuilder:
         names = column_names(cols, "Z-order column must be str.")
         check_z_order(self._handle.snapshot().metadata, names)
         return self._execute(names)
+
+    def executePurge(self) -> DataFrame:
+        """Rewrite files without their deleted rows, and return one row with metrics.
+
+        Delta Spark has only SQL for a purge: `REORG TABLE … APPLY (PURGE)`.
+        """
+        target = self._targeted(self._handle.snapshot())
+        where = pruning(self._where, target)
+        operation = purge(self._targeted, self._where, where, target)
+        metrics = purge_metrics(self._handle.perform(operation))
+        row = (target.snapshot.table.location, metrics)
+        return target.spark.createDataFrame([row], _OPTIMIZED)
 
     def _execute(self, z_order_by: list[str]) -> DataFrame:
         target = self._targeted(self._handle.snapshot())

@@ -14,7 +14,7 @@ else:
     __getattr__, __dir__ = door(
         __name__,
         {
-            "change_feed": "check_recorded files_of version_since",
+            "change_feed": "check_recorded version_since",
             "frame": "FILE_COLUMN",
             "layout": "partitions_in",
             "source": (

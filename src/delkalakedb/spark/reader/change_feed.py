@@ -1,10 +1,9 @@
 """The change data feed of a range of versions, as files for Spark to read."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql.types import (
     LongType,
@@ -17,19 +16,18 @@ from pyspark.sql.types import (
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.catalog.read import LoggedCommit
 from delkalakedb.errors import DeltaError, SchemaMismatchError, VersionNotFoundError
-from delkalakedb.model.actions import Action, Add, Cdc, Metadata, Remove, known
+from delkalakedb.model.actions import Metadata
 from delkalakedb.model.changes import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     can_read,
-    changed_files,
 )
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.times import from_ms, to_micros, to_ms
 from delkalakedb.spark.schemas import spark_schema
-from delkalakedb.write.engines import DataFile, changed_file
+from delkalakedb.write.engines import DataFile, feed_files
 
 FEED_FIELDS = (
     StructField(CHANGE_TYPE, StringType()),
@@ -81,7 +79,7 @@ class ChangeFeed:
             head = commit.head
             check_recorded(name, head.metadata, head.version, self.first, self.last)
             check_schema(name, commit, self.snapshot.metadata, since=self.first)
-            yield from files_of(self.catalog, name, commit)
+            yield from feed_files(self.catalog, name, commit)
 
 
 _REMEDY = (
@@ -176,15 +174,6 @@ def feed_schema(metadata: Metadata, columns: list[str] | None = None) -> StructT
     )
 
 
-def files_of(catalog: Catalog, name: str, commit: LoggedCommit) -> list[DataFile]:
-    """Return the files with the rows that a commit changed."""
-    head, actions = commit.head, commit.actions
-    if not any(isinstance(action, Cdc) for action in actions):
-        actions = tuple(_completed(catalog, name, head.version, actions))
-    found = changed_files(actions)
-    return [changed_file(file, head.version, head.timestamp_ms) for file in found]
-
-
 def check_schema(name: str, commit: LoggedCommit, wanted: Metadata, since: int) -> None:
     """Raise `SchemaMismatchError` if rows of the commit don't fit a schema."""
     first = commit.head.version == since
@@ -224,24 +213,3 @@ def _last(catalog: Catalog, latest: Snapshot, until: Bound) -> int:
         log = catalog.log(latest.table.name, latest.identity)
         until = log.version_at(to_ms(until))
     return min(until, latest.version)
-
-
-def _completed(
-    catalog: Catalog, name: str, version: int, actions: Sequence[Action]
-) -> Iterator[Action]:
-    """Yield `actions`, with sizes and partition values for removes without them."""
-    bare = [
-        action
-        for action in actions
-        if isinstance(action, Remove)
-        and (known(action.size) is None or known(action.partition_values) is None)
-    ]
-    adds: Mapping[str, Add] = {}
-    if bare:
-        adds = {add.path: add for add in catalog.log(name).adds(version - 1)}
-    for action in actions:
-        if isinstance(action, Remove) and (add := adds.get(action.path)):
-            action = msgspec.structs.replace(
-                action, size=add.size, partition_values=add.partition_values
-            )
-        yield action

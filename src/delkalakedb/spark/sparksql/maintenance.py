@@ -181,6 +181,22 @@ def run_optimize(session: Session, cursor: Cursor) -> DataFrame:
     return builder.executeCompaction()
 
 
+def run_reorg(session: Session, cursor: Cursor) -> DataFrame:
+    """Run `REORG TABLE table [WHERE condition] APPLY (PURGE)`."""
+    cursor.need("TABLE")
+    builder = session.table(_place(session, cursor)).optimize()
+    if cursor.take("WHERE"):
+        condition = cursor.until("APPLY")
+        check_no_query(condition, "condition of REORG")
+        builder = builder.where(condition.text)
+    cursor.need("APPLY")
+    inside = Cursor(cursor.brackets())
+    inside.need("PURGE")
+    inside.finish()
+    cursor.finish()
+    return builder.executePurge()
+
+
 def run_vacuum(session: Session, cursor: Cursor) -> DataFrame:
     """Run `VACUUM table [LITE | FULL] [RETAIN n HOURS] [DRY RUN]`."""
     cursor.take("TABLE")

@@ -38,9 +38,8 @@ from delkalakedb.model.new_actions import (
 )
 from delkalakedb.model.rules.protocol import check_writable
 from delkalakedb.model.schema.schema import Column
-from delkalakedb.model.stats.footer import file_stats
+from delkalakedb.model.stats.footer import columns_with_nan, file_stats
 from delkalakedb.model.stats.stats import measured_columns, parse_stats
-from delkalakedb.model.stats.values import FLOATING
 from delkalakedb.spark.reader import Target
 from delkalakedb.spark.schemas import (
     file_schema,
@@ -151,21 +150,13 @@ class Upload:
                     codec = self.files.codec
                     file = _OpenFile(folder / uuid4().hex, rows.schema, codec)
                 part = rows.slice(0, self.files.room(file.num_rows, rows))
-                file.write(part, self._columns_with_nan(part))
+                file.write(part, columns_with_nan(part, self.measured))
                 rows = rows.slice(part.num_rows)
                 if self.files.is_full(file.num_rows, file.size_bytes):
                     yield file.path, file.close(self.measured)
                     file = None
         if file is not None:
             yield file.path, file.close(self.measured)
-
-    def _columns_with_nan(self, table: pa.Table) -> Iterator[tuple[str, ...]]:
-        for column in self.measured:
-            name, *way = column.physical
-            if column.type in FLOATING and name in table.column_names:
-                values = pc.struct_field(table[name], way) if way else table[name]
-                if pc.any(pc.is_nan(values)).as_py():
-                    yield column.physical
 
 
 class _OpenFile:

@@ -17,7 +17,6 @@ from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delkalakedb.catalog import Snapshot
@@ -40,10 +39,10 @@ from delkalakedb.model.rules.protocol import active_features
 from delkalakedb.model.schema.partition import format_partition_value
 from delkalakedb.model.schema.properties import all_understood
 from delkalakedb.model.schema.schema import Column, Field, parse_schema
-from delkalakedb.model.stats.footer import file_stats
+from delkalakedb.model.stats.footer import columns_with_nan, file_stats
 from delkalakedb.model.stats.json_arrays import arrow_type
 from delkalakedb.model.stats.stats import measured_columns
-from delkalakedb.model.stats.values import FLOATING, INTEGRAL
+from delkalakedb.model.stats.values import INTEGRAL
 from delkalakedb.write.engines.deltars import explained
 from delkalakedb.write.files import remove_leftovers
 from delkalakedb.write.operation import Operation, Staging, Target
@@ -239,11 +238,7 @@ def _parquet(rows: pa.Table, measured: Sequence[Column]) -> tuple[bytes, str]:
     """Return the rows as a Parquet file, and their statistics."""
     sink, footers = pa.BufferOutputStream(), list[pq.FileMetaData]()
     pq.write_table(rows, sink, store_schema=False, metadata_collector=footers)
-    with_nan = [
-        column.physical
-        for column in measured
-        if column.type in FLOATING and pc.any(pc.is_nan(rows[column.path[0]])).as_py()
-    ]
+    with_nan = [*columns_with_nan(rows, measured)]
     return sink.getvalue().to_pybytes(), file_stats(footers[0], measured, with_nan)
 
 

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -17,11 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delkalakedb.catalog import Snapshot
+from delkalakedb.catalog import Catalog, Snapshot
+from delkalakedb.catalog.read import LoggedCommit
 from delkalakedb.errors import CodecError, ProtocolError
 from delkalakedb.model.actions import (
+    Action,
     Add,
+    Cdc,
     DeletionVector,
+    Remove,
     decode_struct,
     encode_struct,
     known,
@@ -31,13 +36,15 @@ from delkalakedb.model.changes import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     ChangedFile,
+    changed_files,
 )
 from delkalakedb.model.paths import Inside
 from delkalakedb.model.rules.features import Use
 from delkalakedb.model.rules.protocol import unread_features
 from delkalakedb.model.schema.partition import parse_partition_value
 from delkalakedb.model.schema.properties import parse_properties
-from delkalakedb.model.schema.schema import Field, parse_schema
+from delkalakedb.model.schema.schema import Column, Field, parse_schema
+from delkalakedb.model.stats.footer import columns_with_nan
 from delkalakedb.model.vectors import (
     deleted_rows,
     framed_range,
@@ -59,6 +66,7 @@ CHANGE_COLUMNS = ("only_rows", "change_type", "commit_version", "commit_ms")
 _ID = "delta.columnMapping.id"
 _PARQUET_ID = b"PARQUET:field_id"
 _BATCH_ROWS = 64 * 1024
+_CODECS = {"UNCOMPRESSED": "none", "ZSTD": "zstd", "GZIP": "gzip", "BROTLI": "brotli"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,45 @@ def changed_file(file: ChangedFile, version: int, commit_ms: int) -> DataFile:
     )
 
 
+def feed_files(
+    catalog: Catalog, name: str, commit: LoggedCommit, commit_ms: int | None = None
+) -> list[DataFile]:
+    """Return the files with the rows that a commit changed.
+
+    Args:
+        catalog: the catalog of the table.
+        name: the table's name.
+        commit: the commit.
+        commit_ms: the commit's time in the feed, by default the version's time.
+    """
+    head, actions = commit.head, commit.actions
+    if not any(isinstance(action, Cdc) for action in actions):
+        actions = tuple(_completed(catalog, name, head.version, actions))
+    at_ms = head.timestamp_ms if commit_ms is None else commit_ms
+    return [changed_file(f, head.version, at_ms) for f in changed_files(actions)]
+
+
+def _completed(
+    catalog: Catalog, name: str, version: int, actions: Sequence[Action]
+) -> Iterator[Action]:
+    """Yield `actions`, with sizes and partition values for removes without them."""
+    bare = [
+        action
+        for action in actions
+        if isinstance(action, Remove)
+        and (known(action.size) is None or known(action.partition_values) is None)
+    ]
+    adds: Mapping[str, Add] = {}
+    if bare:
+        adds = {add.path: add for add in catalog.log(name).adds(version - 1)}
+    for action in actions:
+        if isinstance(action, Remove) and (add := adds.get(action.path)):
+            action = msgspec.structs.replace(
+                action, size=add.size, partition_values=add.partition_values
+            )
+        yield action
+
+
 @dataclass(frozen=True)
 class ArrowReader:
     """A picklable reader of a table's files as batches of one Arrow schema.
@@ -137,6 +184,7 @@ class ArrowReader:
         file_column: the column of `target` that gets the path of a row's file.
         row_column: the column of `target` that gets a row's number in its file.
         storage_options: the options of the table's object store.
+        filesystem: opens the files at the location; by default, delta-rs opens them.
     """
 
     location: str
@@ -148,6 +196,7 @@ class ArrowReader:
     file_column: str | None = None
     row_column: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    filesystem: Any = None
 
     def read(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `files`."""
@@ -171,6 +220,29 @@ class ArrowReader:
                         kept = kept_rows(None, at, batch.num_rows, rows)
                         yield _taken(batch, kept)
                 first += count
+
+    def copy(
+        self, file: DataFile, path: Path, measured: Sequence[Column]
+    ) -> set[tuple[str, ...]]:
+        """Write the live rows of `file`, with its own columns, to a new local file.
+
+        Return the physical paths of those of the columns `measured` that have NaNs.
+        """
+        gone, with_nan, first = self.deleted(file), set[tuple[str, ...]](), 0
+        with self._parquet(file) as parquet:
+            schema = parquet.schema_arrow
+            with pq.ParquetWriter(path, schema, **_layout(parquet)) as writer:
+                for group in range(parquet.num_row_groups):
+                    live = []
+                    for batch in parquet.iter_batches(_BATCH_ROWS, [group]):
+                        kept = kept_rows(gone, first, batch.num_rows)
+                        live.append(_taken(batch, kept))
+                        first += batch.num_rows
+                    rows = pa.Table.from_batches(live, schema)
+                    with_nan.update(columns_with_nan(rows, measured))
+                    if rows.num_rows:
+                        writer.write_table(rows, rows.num_rows)
+        return with_nan
 
     def deleted(self, file: DataFile) -> "BitMap64 | None":
         """Return the deleted rows of `file`, or None if it has no deletion vector."""
@@ -309,22 +381,28 @@ class ArrowReader:
             return None
         try:
             vector = decode_struct(text, DeletionVector)
-            return read_vector(vector, self.location, self.storage_options)
+            return read_vector(
+                vector, self.location, self.storage_options, self.filesystem
+            )
         except CodecError as error:
             raise CodecError(f"{self.location}: {file.path}: {error}") from error
 
     def _open(self, path: str, size_bytes: int) -> pa.NativeFile:
-        return _opened(path, self.location, self.storage_options, size_bytes)
+        where = (self.location, self.storage_options, self.filesystem)
+        return _opened(path, *where, size_bytes)
 
 
 def read_vector(
-    vector: DeletionVector, location: str, storage_options: Mapping[str, str]
+    vector: DeletionVector,
+    location: str,
+    storage_options: Mapping[str, str],
+    filesystem: Any = None,
 ) -> "BitMap64":
     """Return the rows that a vector of a table at `location` deletes."""
     if (path := vector_path(vector)) is None:
         return deleted_rows(vector, inline_vector(vector))
     offset, size_bytes = framed_range(vector)
-    with _opened(path, location, storage_options) as opened:
+    with _opened(path, location, storage_options, filesystem) as opened:
         opened.seek(offset)
         data = opened.read(size_bytes)
     return deleted_rows(vector, unframed(vector, data))
@@ -334,10 +412,13 @@ def _opened(
     path: str,
     location: str,
     storage_options: Mapping[str, str],
+    filesystem: Any = None,
     size_bytes: int | None = None,
 ) -> pa.NativeFile:
     place = resolve_readable(path, location)
     if isinstance(place, Inside):
+        if filesystem is not None:
+            return filesystem.open_input_file(place.path)
         name = place.path
     else:
         parts = urlsplit(place.url)
@@ -377,6 +458,22 @@ def check_readable(snapshot: Snapshot, use: Use) -> None:
         raise ProtocolError(
             f"{name}: the table can't be read with {how}, because it needs {needs}"
         )
+
+
+def _layout(parquet: pq.ParquetFile) -> dict[str, Any]:
+    """Return the options of a writer whose file is laid out as another one."""
+    footer = parquet.metadata
+    columns = [footer.schema.column(i) for i in range(footer.num_columns)]
+    codec = "snappy"
+    if columns and footer.num_row_groups:
+        codec = _CODECS.get(footer.row_group(0).column(0).compression, codec)
+    return {
+        "compression": codec,
+        "store_schema": False,
+        "use_deprecated_int96_timestamps": any(
+            column.physical_type == "INT96" for column in columns
+        ),
+    }
 
 
 def _parquet_id(child: pa.Field) -> bytes | None:
