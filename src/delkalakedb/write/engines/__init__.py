@@ -21,6 +21,9 @@ else:
             ),
             "in_place": "InPlace Work",
             "row_filters": "columns_of row_filter",
-            "vectors": "Search Vectors takes_vectors",
+            "vectors": (
+                "FoundRows Marking Search Vectors allows_vectors marking "
+                "takes_vectors worth_marking"
+            ),
         },
     )

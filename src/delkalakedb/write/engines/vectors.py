@@ -89,6 +89,12 @@ class Search:
     inserts: bool = False
 
 
+def allows_vectors(snapshot: Snapshot) -> bool:
+    """Return whether deletion vectors may be written to a table."""
+    enabled = parse_properties(snapshot.metadata).enable_deletion_vectors
+    return enabled and DELETION_VECTORS in supported_features(snapshot.protocol)
+
+
 def takes_vectors(snapshot: Snapshot) -> bool:
     """Return whether deletion vectors may be written to a table, and Arrow reads it.
 
@@ -97,17 +103,23 @@ def takes_vectors(snapshot: Snapshot) -> bool:
     protocol, metadata = snapshot.protocol, snapshot.metadata
     properties = parse_properties(metadata)
     return (
-        properties.enable_deletion_vectors
+        allows_vectors(snapshot)
         and properties.column_mapping_mode == "none"
-        and DELETION_VECTORS in supported_features(protocol)
         and not unread_features(protocol, metadata, Use.ARROW)
         and not snapshot.table.location.startswith("memory:")
     )
 
 
-@dataclass
-class _Found:
-    """Rows of one file, by their numbers in the file."""
+@dataclass(frozen=True)
+class FoundRows:
+    """Rows of one file that an operation deletes, by their numbers in the file.
+
+    Args:
+        add: the file.
+        physical: the number of its rows, deleted ones among them.
+        rows: the numbers of live rows.
+        old: the numbers of rows that are deleted already.
+    """
 
     add: Add
     physical: int
@@ -116,9 +128,50 @@ class _Found:
 
     @property
     def live(self) -> int:
+        """The number of rows that aren't deleted yet."""
         # A foreign vector may have rows that the file doesn't have.
         gone = self.old.range_cardinality(0, self.physical) if self.old else 0
         return self.physical - gone
+
+
+def worth_marking(found: Sequence[FoundRows], settings: "VectorSettings") -> bool:
+    """Return whether to mark rows that were found, instead of rewriting their files."""
+    if settings.mode != "auto":
+        return settings.mode == "always"
+    live = sum(one.live for one in found)
+    return sum(len(one.rows) for one in found) <= live * settings.max_share
+
+
+@dataclass(frozen=True)
+class Marking:
+    """Deletion vectors for the files that keep rows, and removes of all other files.
+
+    Args:
+        whole: the files that keep no row.
+        some: the files that keep rows.
+        vectors: the new vectors of `some`, with the rows of the old ones.
+        file: the file of the vectors that aren't inline, by its path.
+    """
+
+    whole: Sequence[FoundRows]
+    some: Sequence[FoundRows]
+    vectors: Sequence[DeletionVector]
+    file: Mapping[str, bytes]
+
+    def actions(self) -> list[Action]:
+        """Return the actions that delete the rows."""
+        now = now_ms()
+        removes = [removed(one.add, now) for one in (*self.whole, *self.some)]
+        return [*removes, *map(_with_vector, self.some, self.vectors)]
+
+
+def marking(found: Sequence[FoundRows], settings: "VectorSettings") -> Marking:
+    """Return what deletes the rows in `found`; the caller writes the file."""
+    whole = [one for one in found if len(one.rows) == one.live]
+    some = [one for one in found if len(one.rows) < one.live]
+    rows = [one.rows if one.old is None else one.rows | one.old for one in some]
+    vectors, file = _stored(rows, settings)
+    return Marking(whole, some, vectors, file)
 
 
 @dataclass(frozen=True)
@@ -166,7 +219,9 @@ class Vectors:
         rows_only = not self.search.inserts or len(changed) == len(found)
         return replace(self._marked(staging, changed), rows_only=rows_only)
 
-    def _find(self, target: Target, operation: Operation[str]) -> list[_Found] | None:
+    def _find(
+        self, target: Target, operation: Operation[str]
+    ) -> list[FoundRows] | None:
         """Return the rows, or None if it is better to rewrite their files."""
         snapshot, mode = target.base, self.settings.mode
         adds = candidates(snapshot, operation.files)
@@ -181,7 +236,7 @@ class Vectors:
         most = sum(count or 0 for count in counts)
         if mode == "auto":
             most = int(most * self.settings.max_share)
-        found, total = list[_Found](), 0
+        found, total = list[FoundRows](), 0
         for add, physical in zip(adds, counts, strict=True):
             file = data_file(add)
             rows = _rows_of(reader, file)
@@ -189,10 +244,9 @@ class Vectors:
             if total > most:
                 return None
             if rows:
-                one = _Found(add, physical or 0, rows, reader.deleted(file))
+                one = FoundRows(add, physical or 0, rows, reader.deleted(file))
                 found.append(one)
-        share = sum(one.live for one in found) * self.settings.max_share
-        return None if mode == "auto" and total > share else found
+        return found if worth_marking(found, self.settings) else None
 
     def _searcher(self, target: Target, where: Predicate) -> ArrowReader:
         """Return a reader of the numbers of the rows that match the search."""
@@ -210,7 +264,7 @@ class Vectors:
         return replace(reader, row_column=_ROW, condition=condition)
 
     def _guests(
-        self, target: Target, found: Sequence[_Found], metadata: Metadata
+        self, target: Target, found: Sequence[FoundRows], metadata: Metadata
     ) -> Callable[[Path], list[Guest]]:
         """Return a function that writes the rows, in the columns of `metadata`."""
         partitions = set(metadata.partition_columns)
@@ -241,62 +295,59 @@ class Vectors:
 
         return write
 
-    def _marked(self, staging: Staging[str], found: Sequence[_Found]) -> Staging[str]:
+    def _marked(
+        self, staging: Staging[str], found: Sequence[FoundRows]
+    ) -> Staging[str]:
         """Return the staging with vectors in place of the removes of files of rows."""
         if not staging.commits:
             return staging
         (actions,) = staging.commits
-        whole = [one for one in found if len(one.rows) == one.live]
-        some = [one for one in found if len(one.rows) < one.live]
+        marks = marking(found, self.settings)
         try:
-            vectors, file = self._store(
-                [one.rows if one.old is None else one.rows | one.old for one in some]
-            )
-            staging.target.files.put(file)
+            staging.target.files.put(marks.file)
         except (OSError, StorageError):
             staging.discard()
             raise
-        now = now_ms()
         added = [a for a in actions if isinstance(a, Add)]
         counts = {
-            **dict.fromkeys(_METRICS_REMOVED, len(whole)),
+            **dict.fromkeys(_METRICS_REMOVED, len(marks.whole)),
             **dict.fromkeys(_METRICS_ADDED, len(added)),
         }
         if self.search.deletes is not None and not added:
             counts["num_copied_rows"] = 0
         changed: list[Action] = [
-            _with_metrics(action, counts, len(some))
+            _with_metrics(action, counts, len(marks.some))
             for action in actions
             if not isinstance(action, Remove)
         ]
-        changed += [removed(one.add, now) for one in (*whole, *some)]
-        changed += map(_with_vector, some, vectors)
-        result = json.dumps(_replaced(json.loads(staging.result), counts, len(some)))
+        changed += marks.actions()
+        metrics = _replaced(json.loads(staging.result), counts, len(marks.some))
         return replace(
             staging,
-            result=result,
+            result=json.dumps(metrics),
             commits=[changed],
-            new_paths=[*staging.new_paths, *file],
+            new_paths=[*staging.new_paths, *marks.file],
             rows_only=True,
         )
 
-    def _store(
-        self, rows: Sequence["BitMap64"]
-    ) -> tuple[list[DeletionVector], dict[str, bytes]]:
-        """Return the vectors of rows, and the file of those that aren't inline."""
-        settings, left = self.settings, self.settings.inline_commit_bytes
-        encoded = [(encode_vector(one), len(one)) for one in rows]
-        vectors: list[DeletionVector | None] = []
-        for data, count in encoded:
-            inline = len(data) <= min(settings.inline_bytes, left)
-            left -= len(data) if inline else 0
-            vectors.append(inlined_vector(data, count) if inline else None)
-        outside = [e for e, v in zip(encoded, vectors, strict=True) if v is None]
-        identity = uuid4()
-        stored, data = vector_file(outside, identity)
-        rest = iter(stored)
-        file = {f"deletion_vector_{identity}.bin": data} if outside else {}
-        return [next(rest) if v is None else v for v in vectors], file
+
+def _stored(
+    rows: Sequence["BitMap64"], settings: "VectorSettings"
+) -> tuple[list[DeletionVector], dict[str, bytes]]:
+    """Return the vectors of rows, and the file of those that aren't inline."""
+    left = settings.inline_commit_bytes
+    encoded = [(encode_vector(one), len(one)) for one in rows]
+    vectors: list[DeletionVector | None] = []
+    for data, count in encoded:
+        inline = len(data) <= min(settings.inline_bytes, left)
+        left -= len(data) if inline else 0
+        vectors.append(inlined_vector(data, count) if inline else None)
+    outside = [e for e, v in zip(encoded, vectors, strict=True) if v is None]
+    identity = uuid4()
+    stored, data = vector_file(outside, identity)
+    rest = iter(stored)
+    file = {f"deletion_vector_{identity}.bin": data} if outside else {}
+    return [next(rest) if v is None else v for v in vectors], file
 
 
 def _schema_of(snapshot: Snapshot) -> str:
@@ -340,7 +391,7 @@ def _narrowed(snapshot: Snapshot, predicate: str) -> Metadata:
 
 
 def _write_rows(
-    path: Path, reader: ArrowReader, found: _Found, mark: int | None
+    path: Path, reader: ArrowReader, found: FoundRows, mark: int | None
 ) -> None:
     schema = reader.target
     if mark is not None:
@@ -354,8 +405,8 @@ def _write_rows(
 
 
 def _without_leftovers(
-    found: Sequence[_Found], commits: Iterable[Iterable[Action]], folder: Path
-) -> list[_Found]:
+    found: Sequence[FoundRows], commits: Iterable[Iterable[Action]], folder: Path
+) -> list[FoundRows]:
     """Return the rows that delta-rs has deleted."""
     gone, left = set[str](), [type(one.rows)() for one in found]
     for action in (action for actions in commits for action in actions):
@@ -376,7 +427,7 @@ def _without_leftovers(
     return [one for one in deleted if one.rows]
 
 
-def _with_vector(found: _Found, vector: DeletionVector) -> Add:
+def _with_vector(found: FoundRows, vector: DeletionVector) -> Add:
     """Return the add of a file whose rows a new vector deletes."""
     # Raw, because a float would round the bounds of a decimal.
     stats = _stats.decode(known(found.add.stats) or "{}")
