@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import spark_reads
+import spark_vectors
 import spark_writes
 from bars import MILLION, Run
 from engines import postgres_server
@@ -18,7 +19,7 @@ from report import finish, write_json
 sys.path.append(str(Path(__file__).parents[1]))
 from tests.support import delta_spark
 
-_BARS = ("scan", "plan", "grow", "changes", "write", "merge")
+_BARS = ("scan", "plan", "grow", "changes", "write", "merge", "vectors")
 _ROWS, _MERGED = 40 * MILLION, 10 * MILLION
 _SIZES, _QUICK_SIZES = (10_000, 50_000, MILLION), (1_000, 5_000, 10_000)
 _CONFIG = {
@@ -88,6 +89,7 @@ def _measure(
         "changes": lambda: spark_reads.measure_changes(run, session, has_delta),
         "write": lambda: spark_writes.measure_write(run, session),
         "merge": lambda: spark_writes.measure_merge(run, session, has_delta),
+        "vectors": lambda: spark_vectors.measure_vectors(run, session, has_delta),
     }
     run.measure(steps, bars)
 

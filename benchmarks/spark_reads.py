@@ -25,7 +25,7 @@ _PLANNED, _FASTER = 50_000, 20
 _FLAT = 3
 _ROUNDS = 5
 _SUMS = {"amount": "sum", "count": "sum"}
-_QUERIES: dict[str, Callable[[DataFrame], object]] = {
+QUERIES: dict[str, Callable[[DataFrame], object]] = {
     "full scan": lambda df: df.write.format("noop").mode("overwrite").save(),
     "sum of 2 of 8 columns": lambda df: df.agg(_SUMS).first(),
     "count": lambda df: df.count(),
@@ -42,7 +42,7 @@ def measure_scan(run: Run, session: SparkSession) -> None:
         dks.write(data, uri, partition_by=partitions, location=str(folder))
         bar = f"read {short(run.bulk)} rows, {kind}"
         run.report(bar, "size", _size_bytes(folder) / 1e6, "MB")
-        for name, query in _QUERIES.items():
+        for name, query in QUERIES.items():
             cases = {
                 "ours": timed(lambda q=query, u=uri: q(dks.read(session, u))),
                 "parquet": timed(
@@ -77,7 +77,7 @@ def measure_changes(run: Run, session: SparkSession, has_delta: bool) -> None:
         else:
             run.notes.append("changes: no Delta Spark to compare with")
         bar = f"read {short(size)} changes, {kind}"
-        for what, query in list(_QUERIES.items())[:2]:
+        for what, query in list(QUERIES.items())[:2]:
             cases = {
                 who: timed(lambda q=query, r=read: q(r()))
                 for who, read in changes.items()

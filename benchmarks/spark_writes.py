@@ -3,6 +3,7 @@
 import shutil
 import time
 import uuid
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -78,7 +79,11 @@ def measure_merge(run: Run, session: SparkSession, has_delta: bool) -> None:
         if has_delta:
             copy = run.folder / f"merge-{kind}-delta"
             shutil.copytree(folder, copy)
-            cases["delta"] = _delta_merging(session, copy, size, step)
+            cases["delta"] = delta_merging(
+                session,
+                copy,
+                lambda number, s=step: _source(session, size, s, number),
+            )
         found = medians(cases, least=_ROUNDS, most=_ROUNDS, warm=2)
         _report_merge(run, f"merge 1% of {short(size)} rows, {kind}", found)
         if has_delta:
@@ -126,11 +131,14 @@ def _merging(session: SparkSession, uri: str, size: int, step: int) -> Case:
     return case
 
 
-def _delta_merging(session: SparkSession, folder: Path, size: int, step: int) -> Case:
+def delta_merging(
+    session: SparkSession, folder: Path, source: Callable[[int], DataFrame]
+) -> Case:
+    """Return a case in which Delta Spark merges `source` of the round's number."""
     numbers = count()
 
     def case() -> float:
-        _source(session, size, step, next(numbers)).createOrReplaceTempView("source")
+        source(next(numbers)).createOrReplaceTempView("source")
         started = time.perf_counter()
         session.sql(
             f"MERGE INTO delta.`{folder}` t USING source s ON t.id = s.id "

@@ -1,6 +1,7 @@
 """Reading through Spark: every row, exactly once, as the log says it is."""
 
 import json
+import random
 import shutil
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -28,7 +29,12 @@ from delkalakedb.errors import (
 from delkalakedb.settings.uri import format_uri
 from delkalakedb.spark.pyspark_api import to_arrow
 from delkalakedb.spark.reader import layout as lists
-from delkalakedb.spark.reader.frame import FILE_COLUMN, LIST_COLUMNS, frame
+from delkalakedb.spark.reader.frame import (
+    FILE_COLUMN,
+    INDEX_COLUMN,
+    LIST_COLUMNS,
+    frame,
+)
 from tests.support.actions import add, creation, metadata, schema
 from tests.support.lakes import Lake
 
@@ -449,7 +455,7 @@ def test_tagged_rows_name_their_files(
 
     tagged = frame(spark, snapshot, listed, tagged=True, columns=["id"])
 
-    assert tagged.columns == ["id", FILE_COLUMN]
+    assert tagged.columns == ["id", FILE_COLUMN, INDEX_COLUMN]
     named = tagged.groupBy(FILE_COLUMN).count().collect()
     assert {tuple(row) for row in named} == {(file.path, 2) for file in files}
     one = listed.filter(pc.equal(listed["path"], files[0].path))
@@ -671,3 +677,52 @@ def test_reads_on_every_engine_show_nothing_of_the_catalog(
     assert found.count() == 2
     found.explain("extended")
     assert "deltasql" not in capsys.readouterr().out
+
+
+# ---- deletion vectors
+
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+
+
+@pytest.mark.parametrize("inline_bytes", ["0", "1000000"])
+@pytest.mark.parametrize("partitions", [0, 1, 40])
+def test_rows_in_deletion_vectors_are_left_out_by_sparks_own_reader(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    partitions: int,
+    inline_bytes: str,
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_VECTORS__INLINE_BYTES", inline_bytes)
+    target = f"deltasql://sqlite/{tmp_path}/meta.db?table=t"
+    by = ["p"] if partitions else None
+    for start in (0, 3000):
+        # Spark reads no timestamp from a folder's name.
+        ids = range(start, start + 3000)
+        first = datetime(2026, 1, 1, tzinfo=UTC)
+        days = [first + timedelta(days=i % (partitions or 1)) for i in ids]
+        rows = pa.table({"id": ids, "v": [str(i) for i in ids], "p": days})
+        dk.write_deltalake(
+            target, rows, mode="append", partition_by=by, configuration=VECTORS
+        )
+    chance = random.Random(partitions)
+    gone = [*chance.sample(range(6000), 150), *range(63, 129), 2999, 3000, 5999]
+    dk.DeltaTable(target).delete(f"id IN ({', '.join(map(str, gone))})")
+    dk.write_deltalake(target, rows.slice(0, 10), mode="append", partition_by=by)
+    expected = dk.DeltaTable(target).to_pyarrow_table()
+
+    found = dks.read(spark, target)
+
+    assert rows_of(found) == rows_of(expected)
+    assert "MapInArrow" not in scans(found)
+    assert found.filter("id = 3001 OR v = '3000'").count() == 3
+    narrow = dks.read(spark, target, columns=["v"])
+    assert rows_of(narrow) == rows_of(expected.select(["v"]))
+
+
+def scans(found: DataFrame) -> str:
+    """The lines of the plan that read or compute rows of the table's files."""
+    plan = found._jdf.queryExecution().executedPlan().toString()
+    broadcasts = plan.index("BroadcastExchange") if "BroadcastExchange" in plan else 0
+    return plan[:broadcasts]

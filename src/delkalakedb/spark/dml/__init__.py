@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from delkalakedb.spark.dml.merge import *
     from delkalakedb.spark.dml.optimize import *
     from delkalakedb.spark.dml.rewrite import *
+    from delkalakedb.spark.dml.row_marks import *
 else:
     __getattr__, __dir__ = door(
         __name__,

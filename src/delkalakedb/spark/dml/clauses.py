@@ -97,6 +97,13 @@ class Clauses:
         return bool(self.of(When.NOT_MATCHED_BY_SOURCE))
 
     @property
+    def cover_matches(self) -> bool:
+        """Whether each row that the merge finds is changed by one of the clauses."""
+        matched = [clause for _, clause in self.of(When.MATCHED)]
+        covered = bool(matched) and matched[-1].condition is None
+        return covered and not self.by_source
+
+    @property
     def insert_only(self) -> bool:
         """Whether the merge changes no existing row."""
         return all(clause.when is When.NOT_MATCHED for clause in self.all)

@@ -1,6 +1,7 @@
 """Merge: update, delete and insert rows of a table by the rows of a source."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,16 +23,26 @@ from delkalakedb.model.schema.identity import (
 )
 from delkalakedb.spark.dml.clauses import (
     CLAUSE,
+    COPY,
     DROP,
     IN_SOURCE,
     IN_TARGET,
+    MATCHED,
     Clause,
     Clauses,
     When,
 )
+from delkalakedb.spark.dml.row_marks import (
+    Counted,
+    Rewritten,
+    rewritten,
+    summed_up,
+    takes_marks,
+)
 from delkalakedb.spark.pyspark_api import to_arrow
 from delkalakedb.spark.reader import (
     FILE_COLUMN,
+    INDEX_COLUMN,
     Condition,
     Files,
     Target,
@@ -63,6 +74,8 @@ from delkalakedb.spark.writer import (
 from delkalakedb.write.engines import Work
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
     from delkalakedb.model.predicate.merge_condition import MergeCondition
 
 
@@ -96,9 +109,15 @@ class MergedRow:
         """The names of the columns, quoted for Spark's expressions."""
         return [quoted(name) for name in self.schema.names]
 
-    def merged(self, joined: DataFrame, more: Sequence[str] = ()) -> DataFrame:
-        """Return the joined rows with their new values, and the old ones in `OLD`."""
-        values = self._values(self._plan.clauses.all, self._now)
+    def merged(
+        self, joined: DataFrame, more: Sequence[str] = (), *, covered: bool = False
+    ) -> DataFrame:
+        """Return the joined rows with their new values, and the old ones in `OLD`.
+
+        With `covered`, a clause applies to each row, so Spark needn't read columns that
+        all clauses set.
+        """
+        values = self._values(self._plan.clauses.all, self._now, covered=covered)
         old = sf.struct(*(self._now(name).alias(name) for name in self.schema.names))
         return joined.select(*values, CLAUSE, old.alias(OLD), *more)
 
@@ -176,12 +195,17 @@ class MergedRow:
         )
 
     def _values(
-        self, clauses: Sequence[Clause], otherwise: Callable[[str], Column]
+        self,
+        clauses: Sequence[Clause],
+        otherwise: Callable[[str], Column],
+        *,
+        covered: bool = False,
     ) -> list[Column]:
         given = [(c, self._completed(c)) for c in clauses if c.action != "delete"]
         values = []
         for name in self.schema.names:
-            value = otherwise(name)
+            every = covered and all(name in assigned for _, assigned in given)
+            value = self._never(name) if every else otherwise(name)
             for clause, assigned in given:
                 if name in assigned:
                     applies = self._applies(clause)
@@ -249,6 +273,12 @@ class MergedRow:
             return now
         return by_name(now, there.dataType, wanted)
 
+    def _never(self, name: str) -> Column:
+        """Return no value, and fail for a row that was to be changed and isn't."""
+        text = sf.lit("the source of the merge changed while it was read")
+        missed = sf.when(sf.col(CLAUSE).isin(COPY, MATCHED), sf.raise_error(text))
+        return missed.cast(self.schema[name].dataType)
+
     def _nothing(self, name: str) -> Column:
         return sf.lit(None).cast(self.schema[name].dataType)
 
@@ -290,10 +320,11 @@ class MergePlan:
 
 @dataclass(frozen=True)
 class _Found:
-    """The files to rewrite, and the number of rows that each clause changes."""
+    """The files to change, and the number of rows that each clause changes."""
 
     files: Files
     rows: Mapping[int, int]
+    change: Rewritten
 
     def count(self, numbers: list[int]) -> int:
         """Return how many rows the clauses with `numbers` change."""
@@ -319,15 +350,20 @@ class Merge:
         found = self._find(candidates)
         timer.scanned()
         with Output(self._target, self._row.changed_metadata) as out:
+            gone = found.files.adds
             if found.files:
-                self._rewrite(found, out)
+                self._rewrite(found.change, out)
+                marks, vectors = found.change.marks, self._target.vectors
+                if marks is not None and vectors is not None:
+                    out.mark(marks, vectors)
+                    gone = []
             elif self._clauses.inserts:
                 self._insert(candidates, out)
             metrics = self._metrics(found, out, num_source_rows) | timer.metrics()
             if not (found.files or out.adds or self._row.changed_metadata):
                 return Work(metrics)
             info = commit_info("MERGE", self._plan.parameters(), metrics)
-            return out.work(metrics, info, found.files.adds)
+            return out.work(metrics, info, gone)
 
     @cached_property
     def _source(self) -> DataFrame:
@@ -339,7 +375,8 @@ class Merge:
 
     def _find(self, candidates: Files) -> _Found:
         if self._clauses.insert_only or not candidates:
-            return _Found(candidates.only(()), {})
+            none = candidates.only(())
+            return _Found(none, {}, Rewritten(none))
         rows = (
             self._target.frame(candidates, tagged=True)
             .withColumn(_ROW, sf.monotonically_increasing_id())
@@ -347,24 +384,33 @@ class Merge:
         )
         how = "right" if self._clauses.by_source else "inner"
         joined = self._source.join(rows, self._matches, how)
+        choice = self._clauses.choice.alias(CLAUSE)
         by_row = (
-            joined.select(
-                _ROW, FILE_COLUMN, self._clauses.choice.alias(CLAUSE), IN_SOURCE
-            )
+            joined.select(_ROW, FILE_COLUMN, INDEX_COLUMN, choice, IN_SOURCE)
             .groupBy(_ROW)
             .agg(
                 sf.first(FILE_COLUMN).alias(FILE_COLUMN),
+                sf.first(INDEX_COLUMN).alias(INDEX_COLUMN),
                 sf.first(CLAUSE).alias(CLAUSE),
                 sf.count(IN_SOURCE).alias(_MATCHES),
             )
         )
+        if takes_marks(self._target):
+            changed = by_row.filter(sf.col(CLAUSE) != COPY)
+            counted, found = summed_up(changed, sf.col(CLAUSE), sf.col(_MATCHES))
+            return self._found(candidates, counted, found)
         by_file = by_row.groupBy(FILE_COLUMN, CLAUSE).agg(
             sf.count("*"), sf.max(_MATCHES)
         )
-        return self._found(candidates, by_file.collect())
+        return self._found(candidates, [Counted(*row) for row in by_file.collect()], {})
 
-    def _found(self, candidates: Files, rows: list[Any]) -> _Found:
-        repeated = any(matches > 1 for _, _, _, matches in rows)
+    def _found(
+        self,
+        candidates: Files,
+        counted: list[Counted],
+        indexes: "Mapping[tuple[str, int], BitMap64]",
+    ) -> _Found:
+        repeated = any(one.most > 1 for one in counted)
         if repeated and not self._clauses.may_match_often:
             raise DeltaError(
                 f"{self._target.snapshot.table.name}: cannot perform Merge as multiple "
@@ -373,21 +419,27 @@ class Merge:
                 "by the columns that the condition compares"
             )
         touching = self._clauses.touching()
-        paths = {path for path, number, _, _ in rows if number in touching}
-        counts: dict[int, int] = {}
-        for _, number, count, _ in rows:
-            counts[number] = counts.get(number, 0) + count
-        return _Found(candidates.only(paths), counts)
+        files = candidates.only({one.path for one in counted if one.kind in touching})
+        counts = Counter[int]()
+        for one in counted:
+            counts[one.kind] += one.rows
+        found: dict[str, BitMap64] = {}
+        for (path, kind), rows in indexes.items():
+            if kind in touching:
+                found[path] = found[path] | rows if path in found else rows
+        return _Found(files, counts, rewritten(self._target, files, found))
 
-    def _rewrite(self, found: _Found, out: Output) -> None:
-        rows = self._target.frame(found.files).withColumn(IN_TARGET, sf.lit(True))
+    def _rewrite(self, change: Rewritten, out: Output) -> None:
+        """Write the rows to insert, and all rows to read again as they are now."""
+        rows = self._target.frame(change.read).withColumn(IN_TARGET, sf.lit(True))
         wanted = self._target.changes_wanted
         if wanted:
             rows = rows.withColumn(_ROW, sf.monotonically_increasing_id())
         how = "full" if self._clauses.inserts else "right"
         joined = self._source.join(rows, self._matches, how)
         joined = joined.withColumn(CLAUSE, self._clauses.choice)
-        merged = self._row.merged(joined, [_ROW] if wanted else [])
+        covered = change.marks is not None and self._clauses.cover_matches
+        merged = self._row.merged(joined, [_ROW] if wanted else [], covered=covered)
         with ExitStack() as stack:
             merged = self._numbered(merged, out, stack)
             if wanted:
@@ -438,7 +490,15 @@ class Merge:
     def _metrics(self, found: _Found, out: Output, num_source_rows: int) -> Metrics:
         counts = _counts(self._clauses, found)
         deleted = counts["numTargetRowsDeleted"]
-        kept_rows = self._live_rows(found.files) - deleted
+        change = found.change
+        marks, gone = change.marks, change.removed
+        read = (
+            self._live_rows(found.files)
+            if marks is None
+            else sum(len(one.rows) for one in marks)
+        )
+        kept_rows = read - deleted
+        vectors = change.vector_metrics().items()
         return {
             "numSourceRows": num_source_rows,
             "numTargetRowsInserted": out.num_rows - kept_rows,
@@ -447,12 +507,10 @@ class Merge:
             "numOutputRows": out.num_rows,
             "numTargetFilesAdded": len(out.adds),
             "numTargetBytesAdded": out.size_bytes,
-            "numTargetFilesRemoved": len(found.files),
-            "numTargetBytesRemoved": found.files.size_bytes,
+            "numTargetFilesRemoved": len(gone),
+            "numTargetBytesRemoved": gone.size_bytes,
             "numTargetChangeFilesAdded": len(out.cdc),
-            "numTargetDeletionVectorsAdded": 0,
-            "numTargetDeletionVectorsUpdated": 0,
-            "numTargetDeletionVectorsRemoved": found.files.num_vectors,
+            **{f"numTarget{name}": number for name, number in vectors},
         }
 
     def _live_rows(self, files: Files) -> int:

@@ -1,8 +1,9 @@
-"""Update and delete, which rewrite the files that hold matching rows.
+"""Update and delete, which mark matching rows as deleted or rewrite their files.
 
 SQL selects candidates by statistics, and Spark finds the candidates that hold a
-matching row. Only these files are read in full and replaced. If partition values alone
-decide, no file is read to find them.
+matching row. Few rows of a table that takes deletion vectors are marked as deleted, and
+only these rows are read again. Otherwise, the files with matching rows are read in full
+and replaced. If partition values alone decide, no file is read to find them.
 """
 
 import json
@@ -15,6 +16,12 @@ from pyspark.sql import Column, DataFrame, functions as sf
 from delkalakedb.catalog import Snapshot
 from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.model.schema.identity import check_not_updated
+from delkalakedb.spark.dml.row_marks import (
+    Rewritten,
+    rewritten,
+    summed_up,
+    takes_marks,
+)
 from delkalakedb.spark.reader import (
     FILE_COLUMN,
     Condition,
@@ -48,6 +55,11 @@ class _Found:
 
     files: Files
     rows: Mapping[str, int | None]
+    change: Rewritten
+
+    def matches(self, condition: Condition | None) -> Column:
+        """Return which of the rows to read match `condition`."""
+        return _matches(None if self.change.marks is not None else condition)
 
     @property
     def mixed(self) -> Files:
@@ -83,11 +95,12 @@ def delete(
 
     def write(target: Target, found: _Found, out: Output) -> dict[str, int]:
         if mixed := found.mixed:
-            matches = _matches(condition)
-            out.write(target.frame(mixed).filter(~matches))
+            matches = found.matches(condition)
+            if found.change.marks is None:
+                out.write(target.frame(mixed).filter(~matches))
             # Readers of a version with change files take all changes from these files.
             if target.changes_wanted:
-                gone = target.frame(found.files).filter(matches)
+                gone = target.frame(found.change.read).filter(matches)
                 out.write_changes(gone.withColumn(CHANGE_TYPE, sf.lit("delete")))
         if found.num_rows is None:
             return {}
@@ -108,7 +121,7 @@ def update(
     """
 
     def write(target: Target, found: _Found, out: Output) -> dict[str, int]:
-        rows = _updated(target, found.files, assigned, _matches(condition))
+        rows = _updated(target, found.change.read, assigned, found.matches(condition))
         changes = target.changes_wanted
         with kept(rows) if changes else nullcontext():
             out.write(rows.select(*target.names))
@@ -144,26 +157,38 @@ def _rewrite(
         return Work(0)
     with Output(target) as out:
         rows = write(target, found, out)
-        metrics = _metrics(found.files, out, timer) | rows
+        marks, gone = found.change.marks, found.files.adds
+        if marks is not None and target.vectors is not None:
+            out.mark(marks, target.vectors)
+            gone = []
+        metrics = _metrics(found.change, out, timer) | rows
         given = [] if condition is None else [text_of(condition)]
         predicate = {"predicate": json.dumps(given, ensure_ascii=False)}
         info = commit_info(name, predicate, metrics)
         changed = rows.get(_DELETED, rows.get(_UPDATED_ROWS))
-        return out.work(changed, info, found.files.adds)
+        return out.work(changed, info, gone)
 
 
 def _find(target: Target, where: Predicate, condition: Condition | None) -> _Found:
     candidates = target.files(where)
     if condition is None:
-        return _Found(candidates, candidates.rows)
+        return _Found(candidates, candidates.rows, Rewritten(candidates))
     decided = target.decided(candidates, condition)
     if decided is not None:
-        return _Found(decided, decided.rows)
+        return _Found(decided, decided.rows, Rewritten(decided))
     if not candidates:
-        return _Found(candidates, {})
+        return _Found(candidates, {}, Rewritten(candidates))
     rows = target.frame(candidates, tagged=True).filter(column_of(condition))
+    if takes_marks(target):
+        kind = sf.lit(0)
+        counted, indexes = summed_up(rows, kind, kind)
+        found = {path: rows for (path, _), rows in indexes.items()}
+        files = candidates.only(found)
+        counts = {one.path: one.rows for one in counted}
+        return _Found(files, counts, rewritten(target, files, found))
     counts = dict(map(tuple, rows.groupBy(FILE_COLUMN).count().collect()))
-    return _Found(candidates.only(counts), counts)
+    files = candidates.only(counts)
+    return _Found(files, counts, Rewritten(files))
 
 
 def _updated(
@@ -202,16 +227,15 @@ def _matches(condition: Condition | None) -> Column:
     return sf.coalesce(column_of(condition), sf.lit(False))
 
 
-def _metrics(gone: Files, out: Output, timer: Timer) -> dict[str, int]:
+def _metrics(change: Rewritten, out: Output, timer: Timer) -> dict[str, int]:
     """Return the metrics that Delta has for operations that replace files."""
+    gone = change.removed
     return {
         "numRemovedFiles": len(gone),
         "numRemovedBytes": gone.size_bytes,
         "numAddedFiles": len(out.adds),
         "numAddedBytes": out.size_bytes,
         "numAddedChangeFiles": len(out.cdc),
-        "numDeletionVectorsAdded": 0,
-        "numDeletionVectorsUpdated": 0,
-        "numDeletionVectorsRemoved": gone.num_vectors,
+        **{f"num{name}": number for name, number in change.vector_metrics().items()},
         **timer.metrics(),
     }

@@ -33,6 +33,7 @@ from delkalakedb.model.rules.protocol import (
 from delkalakedb.model.times import from_ms, to_ms
 from delkalakedb.settings import (
     Uri,
+    VectorSettings,
     format_uri,
     is_deltasql,
     parse_uri,
@@ -178,6 +179,10 @@ class InCatalog:
             )
         return result
 
+    def vectors(self) -> VectorSettings:
+        """Return when operations write deletion vectors."""
+        return open_catalog(self.uri).settings.vectors
+
     def face(self) -> Face:
         """Return the deltalake table, for operations that need no Spark."""
         options = None if self.storage_options is None else dict(self.storage_options)
@@ -213,6 +218,10 @@ class InTransaction:
     def catalog_uri(self) -> Uri:
         """Raise `TransactionError`, because a clone would be committed at once."""
         raise self._refused()
+
+    def vectors(self) -> VectorSettings:
+        """Return when operations write deletion vectors."""
+        return self.tables.catalog.settings.vectors
 
     def face(self) -> Face:
         """Raise `TransactionError`, because deltalake's table would commit at once."""
@@ -692,5 +701,6 @@ class DeltaTable:
         return DeltaTable.forUri(self._spark, format_uri(uri), options)
 
     def _target(self, snapshot: Snapshot) -> Target:
-        options = self._handle.storage_options
-        return Target(self._spark, snapshot, self._alias, options)
+        handle = self._handle
+        vectors, options = handle.vectors(), handle.storage_options
+        return Target(self._spark, snapshot, self._alias, options, vectors)

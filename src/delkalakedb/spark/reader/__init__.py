@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from delkalakedb.spark.reader.change_feed import *
     from delkalakedb.spark.reader.frame import *
     from delkalakedb.spark.reader.layout import *
+    from delkalakedb.spark.reader.marks import *
     from delkalakedb.spark.reader.source import *
     from delkalakedb.spark.reader.table_version import *
 else:
@@ -15,7 +16,8 @@ else:
         __name__,
         {
             "change_feed": "check_recorded version_since",
-            "frame": "FILE_COLUMN",
+            "frame": "FILE_COLUMN INDEX_COLUMN",
+            "marks": "vector_reader",
             "layout": "partitions_in",
             "source": (
                 "BatchReader FilesPartition READ_OPTIONS "

@@ -2,8 +2,8 @@
 
 Spark's Parquet reader reads a list of files that SQL has planned. Partition values come
 from folder names if these agree with the log, and otherwise from the log, looked up by
-the path of each row's file. Files with deletion vectors, and files that Spark can't
-reach, are read by pyarrow on the executors.
+the file of each row. Rows that a deletion vector marks are left out by a join with the
+vectors. Files that Spark can't reach are read by pyarrow on the executors.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +51,14 @@ from delkalakedb.spark.reader.layout import (
     told_by_folders,
     uris_of,
 )
+from delkalakedb.spark.reader.marks import (
+    filtered,
+    first_number,
+    first_numbers,
+    marks,
+    row_index,
+    vector_reader,
+)
 from delkalakedb.spark.schemas import arrow_schema, physical_type, quoted, read_schema
 from delkalakedb.spark.session import can_reach, is_spark_3, spark_url
 from delkalakedb.storage import canonical_location
@@ -62,13 +70,18 @@ from delkalakedb.write.engines import (
 )
 
 FILE_COLUMN = "__dk_file"
+INDEX_COLUMN = "__dk_index"
 # the columns of `Snapshot.files` that `frame` needs
-LIST_COLUMNS = (*FILE_COLUMNS, "modification_time_ms")
+LIST_COLUMNS = (*FILE_COLUMNS, "modification_time_ms", "num_records")
+# lists of rows of a file: only these, and not these
+_ONLY, _GONE = "only_rows", "deletion_vector"
+_FIRST = "__dk_first"
 # scans; with more distinct partition values, one scan is joined with the log
 _SCANS = 32
 # the columns of a changed file that `_ChangeFrames` attaches to its rows
 _SAID = ("change_type", "commit_version", "commit_ms", "partition_values")
 _TEXT, _WHOLE = StringType(), LongType()
+_TAGS = (StructField(FILE_COLUMN, _TEXT), StructField(INDEX_COLUMN, _WHOLE))
 _TASKS = 16
 _TASK_BYTES = 64 * 1024 * 1024
 # CORRECTED, because other writers use no dates of the Julian calendar
@@ -110,8 +123,10 @@ def frame(
     Args:
         spark: the Spark session.
         snapshot: the version that has the files.
-        files: a list of files with at least `LIST_COLUMNS`.
-        tagged: whether to add `FILE_COLUMN`, the path of each row's file in the log.
+        files: a list of files with at least `LIST_COLUMNS`. `only_rows`, a deletion
+            vector, selects rows of a file.
+        tagged: whether to add `FILE_COLUMN`, the path of each row's file in the log,
+            and `INDEX_COLUMN`, the row's index in the file.
         columns: the columns to read; by default all.
         storage_options: the options of the object store, for files that Spark can't
             reach.
@@ -146,14 +161,17 @@ class _Frames:
     @property
     def schema(self) -> StructType:
         """The schema of the DataFrames."""
-        tag = [StructField(FILE_COLUMN, StringType())] if self._tagged else []
-        return StructType([*self._columns.fields, *tag])
+        return StructType([*self._columns.fields, *(_TAGS if self._tagged else ())])
 
     def parts(self, files: pa.Table) -> Iterator[DataFrame]:
         """Yield DataFrames of files that Spark reads, and one of all other files."""
         odd = self._odd(files)
-        if (native := files.filter(pc.invert(odd))).num_rows:
-            yield from self._native(native)
+        native = files.filter(pc.invert(odd))
+        marked = reduce(pc.or_, (pc.is_valid(native[c]) for c in self._marks(native)))
+        # apart, because rows are looked up only in files with vectors
+        for some in (native.filter(pc.invert(marked)), native.filter(marked)):
+            if some.num_rows:
+                yield from self._native(some)
         if (rest := files.filter(odd)).num_rows:
             yield self._arrow(rest)
 
@@ -165,11 +183,15 @@ class _Frames:
         if mode == "id" or limited or not can_reach(self._spark, self._root):
             return pa.chunked_array([pa.repeat(True, files.num_rows)])
         paths = files["path"]
-        odd = pc.or_(pc.is_valid(files["deletion_vector"]), is_hidden(paths))
+        odd = is_hidden(paths)
         for scheme in schemes_of(paths):
             if not can_reach(self._spark, scheme):
                 odd = pc.or_(odd, pc.starts_with(paths, scheme))
         return odd
+
+    def _marks(self, files: pa.Table) -> list[str]:
+        """Return the columns of a list that select rows of files."""
+        return [name for name in (_ONLY, _GONE) if name in files.schema.names]
 
     @cached_property
     def _partitions(self) -> list[Partition]:
@@ -215,20 +237,40 @@ class _Frames:
         the log (`looked_up`).
         """
         uris = uris_of(self._root, files["path"])
-        rows = self._scan(uris, files, told)
         plain = bool(pc.all(is_verbatim(files["path"])).as_py())
-        if looked_up or (self._tagged and not plain):
-            found = attach(self._spark, rows, uris, files, looked_up)
-            rows, tag, values = found.rows, found.path, {**values, **found.partitions}
+        vectors = [c for c in self._marks(files) if files[c].null_count < len(files)]
+        joins = bool(looked_up) or (self._tagged and not plain)
+        more: dict[str, Column] = {}
+        if joins or vectors:
+            numbers = first_numbers(files)
+            rows = self._scan(uris, _with(files, "modification_time_ms", numbers), told)
+            more[_FIRST] = first_number(rows)
         else:
-            tag = sf.substr(about_file(rows, "file_path"), sf.lit(len(self._root) + 2))
+            rows = self._scan(uris, files, told)
+        if self._tagged or vectors:
+            more[INDEX_COLUMN] = row_index(rows)
+        if self._tagged and not joins:
+            path = about_file(rows, "file_path")
+            more[FILE_COLUMN] = sf.substr(path, sf.lit(len(self._root) + 2))
+        if more:
+            rows = rows.select("*", *(c.alias(name) for name, c in more.items()))
+        for name in vectors:
+            number = sf.col(_FIRST) + sf.col(INDEX_COLUMN)
+            reader = vector_reader(self._snapshot, self._storage_options)
+            marked = marks(self._spark, reader, files, name)
+            rows = filtered(rows, number, marked, keep=name == _ONLY)
+        tag = sf.col(FILE_COLUMN)
+        if joins:
+            found = attach(self._spark, rows, _FIRST, numbers, files, looked_up)
+            rows, tag, values = found.rows, found.path, {**values, **found.partitions}
+        tags = (tag.alias(FILE_COLUMN), sf.col(INDEX_COLUMN)) if self._tagged else ()
         columns = [
             _known(values[f.name], f).alias(f.name, metadata=f.metadata)
             if f.name in values
             else self._stored(f)
             for f in self._columns
         ]
-        return rows.select(*columns, *[tag.alias(FILE_COLUMN)] * self._tagged)
+        return rows.select(*columns, *tags)
 
     def _scan(
         self,
@@ -263,7 +305,8 @@ class _Frames:
     def _arrow(self, files: pa.Table) -> DataFrame:
         target = arrow_schema(self.schema)
         reader = arrow_reader(self._snapshot, target, self._storage_options)
-        reader = replace(reader, file_column=FILE_COLUMN if self._tagged else None)
+        if self._tagged:
+            reader = replace(reader, file_column=FILE_COLUMN, row_column=INDEX_COLUMN)
         given = files.schema.names
         columns = [n for n in (*FILE_COLUMNS, *CHANGE_COLUMNS) if n in given]
         rows = from_arrow(self._spark, files.select(columns))
@@ -303,6 +346,10 @@ def _known(value: Column, column: StructField) -> Column:
     return sf.coalesce(value, sf.lit(unused).cast(column.dataType))
 
 
+def _with(files: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return files.drop_columns([name]).append_column(name, values)
+
+
 class _ChangeFrames(_Frames):
     """The DataFrames of changed rows.
 
@@ -331,7 +378,8 @@ class _ChangeFrames(_Frames):
                 yield from super().parts(once)
 
     def _odd(self, files: pa.Table) -> pa.ChunkedArray:
-        return pc.or_(super()._odd(files), pc.is_valid(files["only_rows"]))
+        marked = (pc.is_valid(files[name]) for name in (_ONLY, _GONE))
+        return reduce(pc.or_, marked, super()._odd(files))
 
     def _native(self, files: pa.Table) -> Iterator[DataFrame]:
         uris = uris_of(self._root, files["path"])

@@ -19,7 +19,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
-from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from delkalakedb.clock import now_ms
 from delkalakedb.model.actions import Metadata
@@ -29,7 +36,7 @@ from delkalakedb.model.schema.partition import (
     parse_partition_value,
 )
 from delkalakedb.model.schema.schema import Field, parse_schema
-from delkalakedb.spark.pyspark_api import about_file, from_arrow
+from delkalakedb.spark.pyspark_api import from_arrow
 from delkalakedb.spark.schemas import arrow_schema, spark_schema
 from delkalakedb.spark.session import is_connect, java_path, spark_url
 from delkalakedb.storage import Store, canonical_location, open_store, resolve_readable
@@ -149,15 +156,15 @@ def _uri(root: str, path: str) -> str:
     return f"{root}/{java_path(log_path(place.path))}"
 
 
-_URI, _PATH = "__dk_uri", "__dk_path"
+_KEY, _PATH = "__dk_key", "__dk_path"
 
 
 class Attached(NamedTuple):
     """Rows joined with the log, and the columns that hold the log's values."""
 
     rows: DataFrame
-    partitions: dict[str, Column]
     path: Column
+    partitions: dict[str, Column]
 
 
 def literals(partitions: Sequence[Partition], text: str) -> dict[str, Column]:
@@ -211,16 +218,21 @@ def _literal(value: str | int | None) -> str:
 def attach(
     spark: SparkSession,
     rows: DataFrame,
-    uris: pa.ChunkedArray,
+    key: str,
+    keys: pa.Array,
     files: pa.Table,
     partitions: Sequence[Partition],
 ) -> Attached:
-    """Join `rows` with the paths and partition values of their files."""
+    """Join `rows` with the paths and partition values of their files.
+
+    `keys` are the values that the column `key` has in the rows of each file.
+    """
     said = {p.field.name: f"__dk_{i}" for i, p in enumerate(partitions)}
-    named = rows.select("*", about_file(rows, "file_path").alias(_URI))
-    lookup = _lookup(spark, list(said.values()), partitions, uris, files)
-    joined = named.join(sf.broadcast(lookup), _URI, "left")
-    unknown = sf.concat(sf.lit("not a file of the list: "), sf.col(_URI))
+    lookup = _lookup(spark, list(said.values()), partitions, keys, files)
+    # not by paths, which take longer to compare
+    there = sf.col(key) == sf.col(_KEY)
+    joined = rows.join(sf.broadcast(lookup), there, "left")
+    unknown = sf.concat(sf.lit("not a file of the list: "), sf.col(key))
     found = sf.col(_PATH).isNotNull()
 
     def checked(name: str) -> Column:
@@ -228,25 +240,25 @@ def attach(
         return sf.when(found, sf.col(name)).otherwise(sf.raise_error(unknown))
 
     values = {name: checked(column) for name, column in said.items()}
-    return Attached(joined, values, checked(_PATH))
+    return Attached(joined, checked(_PATH), values)
 
 
 def _lookup(
     spark: SparkSession,
     names: Sequence[str],
     partitions: Sequence[Partition],
-    uris: pa.ChunkedArray,
+    keys: pa.Array,
     files: pa.Table,
 ) -> DataFrame:
-    kinds = [StringType(), StringType(), *(p.type for p in partitions)]
-    schema = StructType(list(map(StructField, (_URI, _PATH, *names), kinds)))
+    kinds = [LongType(), StringType(), *(p.type for p in partitions)]
+    schema = StructType(list(map(StructField, (_KEY, _PATH, *names), kinds)))
     arrow = arrow_schema(schema)
     texts = files["partition_values"]
     values = [
         partition.values(texts, arrow.field(name).type)
         for name, partition in zip(names, partitions, strict=True)
     ]
-    columns = [uris.combine_chunks(), files["path"].combine_chunks(), *values]
+    columns = [keys, files["path"].combine_chunks(), *values]
     table = pa.table(
         [c.cast(f.type) for c, f in zip(columns, arrow, strict=True)], schema=arrow
     )

@@ -23,7 +23,7 @@ from delkalakedb.model.predicate.predicate import Anything, Predicate
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import Schema, parse_schema
 from delkalakedb.model.times import from_micros, to_ms
-from delkalakedb.settings import require_table
+from delkalakedb.settings import VectorSettings, require_table
 from delkalakedb.spark.exceptions import delta_spark_errors
 from delkalakedb.spark.reader.change_feed import ChangeFeed, open_feed
 from delkalakedb.spark.reader.frame import LIST_COLUMNS, changes_frame, frame
@@ -78,12 +78,21 @@ class Files:
 
 @dataclass(frozen=True)
 class Target:
-    """The version that an operation reads, and whose files it replaces."""
+    """The version that an operation reads, and whose files it replaces.
+
+    Args:
+        spark: the Spark session.
+        snapshot: the version.
+        alias: what conditions call the table.
+        storage_options: the options of the table's object store.
+        vectors: when rows are marked in deletion vectors; None means never.
+    """
 
     spark: SparkSession
     snapshot: Snapshot
     alias: str | None = None
     storage_options: Mapping[str, str] | None = None
+    vectors: VectorSettings | None = None
 
     @property
     def metadata(self) -> Metadata:

@@ -40,6 +40,7 @@ from delkalakedb.model.rules.protocol import check_writable
 from delkalakedb.model.schema.schema import Column
 from delkalakedb.model.stats.footer import columns_with_nan, file_stats
 from delkalakedb.model.stats.stats import measured_columns, parse_stats
+from delkalakedb.settings import VectorSettings
 from delkalakedb.spark.reader import Target
 from delkalakedb.spark.schemas import (
     file_schema,
@@ -53,7 +54,7 @@ from delkalakedb.spark.writer.file_options import FileOptions
 from delkalakedb.spark.writer.placement import Places, places_of
 from delkalakedb.storage import local_folder, open_store
 from delkalakedb.write import private_folder, table_files
-from delkalakedb.write.engines import Work
+from delkalakedb.write.engines import FoundRows, Marking, Work, marking
 
 T = TypeVar("T")
 _CHANGES = "_change_data"
@@ -406,6 +407,7 @@ class Output:
         self.adds: list[Add] = []
         self.cdc: list[Cdc] = []
         self.new_paths: list[str] = []
+        self._marks: Marking | None = None
 
     def __enter__(self) -> Self:
         check_writable(self._protocol, self._metadata)
@@ -442,6 +444,15 @@ class Output:
         self.new_paths += [file.path for file in files]
         return files
 
+    def mark(self, found: Sequence[FoundRows], settings: VectorSettings) -> None:
+        """Mark the rows `found` as deleted, in deletion vectors of their files."""
+        marks = marking(found, settings)
+        target = self._target
+        location = target.snapshot.table.location
+        table_files(location, target.storage_options).put(marks.file)
+        self.new_paths += marks.file
+        self._marks = marks
+
     @property
     def num_rows(self) -> int:
         """The number of rows in the new data files."""
@@ -462,17 +473,20 @@ class Output:
     ) -> Work[T]:
         """Return the commit that adds the new files and removes the files `gone`.
 
+        The commit also deletes the rows that were marked.
         With `rearranged`, the commit says that it changes no data.
         """
-        removed_ms, before = now_ms(), self._target.snapshot
-        files: list[Any] = [*(removed(add, removed_ms) for add in gone), *self.adds]
+        removed_ms, before, marks = now_ms(), self._target.snapshot, self._marks
+        files: list[Any] = [] if marks is None else marks.actions()
+        files += [*(removed(add, removed_ms) for add in gone), *self.adds]
         if rearranged:
             files = [msgspec.structs.replace(a, data_change=False) for a in files]
         changed = changed_state(
             (before.protocol, before.metadata), (self._protocol, self._metadata)
         )
         actions = [info, *changed, *files, *self.cdc]
-        return Work(result, [actions], self.new_paths)
+        rows_only = marks is not None
+        return Work(result, [actions], self.new_paths, rows_only=rows_only)
 
 
 @dataclass

@@ -24,6 +24,9 @@ else:
             "in_place": "InPlace Work",
             "purge": "Compaction Purge can_purge check_partitions",
             "row_filters": "columns_of row_filter",
-            "vectors": "Changed Search Vectors prefers_vectors takes_vectors",
+            "vectors": (
+                "FoundRows Marking Search Vectors allows_vectors marking "
+                "takes_vectors worth_marking"
+            ),
         },
     )

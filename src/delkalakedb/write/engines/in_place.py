@@ -21,12 +21,14 @@ class Work(Generic[T]):
         new_paths: the new files, by their paths below the table's location.
         looked_at: matches the files that the work looked at, if that is known only
             after the work; None means those of `Operation.files`.
+        rows_only: the work depends on no other rows than those that it deletes.
     """
 
     result: T
     commits: Sequence[Sequence[Action]] = ()
     new_paths: Sequence[str] = ()
     looked_at: Predicate | None = None
+    rows_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,4 +42,11 @@ class InPlace(Generic[T]):
         work = self.run(target)
         if work.looked_at is not None:
             operation = replace(operation, files=work.looked_at)
-        return Staging(target, operation, work.result, work.commits, work.new_paths)
+        return Staging(
+            target,
+            operation,
+            work.result,
+            work.commits,
+            work.new_paths,
+            work.rows_only,
+        )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -118,26 +118,10 @@ class Search:
         return vague or isinstance(self.others, Anything)
 
 
-class Changed(NamedTuple):
-    """How many of a file's rows change, of how many live ones, and the file's size."""
-
-    rows: int
-    live: int
-    size_bytes: int
-
-
-def prefers_vectors(files: Iterable[Changed], settings: "VectorSettings") -> bool:
-    """Return whether to mark rows of files as deleted, rather than rewrite the files.
-
-    Vectors spare the bytes of the rows that stay, so a file of which all rows change
-    doesn't matter. Nor does the number of files: either way the log gets a remove and
-    an add for each of them.
-    """
-    if settings.mode != "auto":
-        return settings.mode == "always"
-    some = [one for one in files if 0 < one.rows < one.live]
-    moved_bytes = sum(one.size_bytes * one.rows / one.live for one in some)
-    return moved_bytes <= settings.max_share * sum(one.size_bytes for one in some)
+def allows_vectors(snapshot: Snapshot) -> bool:
+    """Return whether deletion vectors may be written to a table."""
+    enabled = parse_properties(snapshot.metadata).enable_deletion_vectors
+    return enabled and DELETION_VECTORS in supported_features(snapshot.protocol)
 
 
 def takes_vectors(snapshot: Snapshot) -> bool:
@@ -148,17 +132,23 @@ def takes_vectors(snapshot: Snapshot) -> bool:
     protocol, metadata = snapshot.protocol, snapshot.metadata
     properties = parse_properties(metadata)
     return (
-        properties.enable_deletion_vectors
+        allows_vectors(snapshot)
         and properties.column_mapping_mode == "none"
-        and DELETION_VECTORS in supported_features(protocol)
         and not unread_features(protocol, metadata, Use.ARROW)
         and not snapshot.table.location.startswith("memory:")
     )
 
 
-@dataclass
-class _Found:
-    """Rows of one file, by their numbers in the file."""
+@dataclass(frozen=True)
+class FoundRows:
+    """Rows of one file that an operation deletes, by their numbers in the file.
+
+    Args:
+        add: the file.
+        physical: the number of its rows, deleted ones among them.
+        rows: the numbers of live rows.
+        old: the numbers of rows that are deleted already.
+    """
 
     add: Add
     physical: int
@@ -167,9 +157,57 @@ class _Found:
 
     @property
     def live(self) -> int:
+        """The number of rows that aren't deleted yet."""
         # A foreign vector may have rows that the file doesn't have.
         gone = self.old.range_cardinality(0, self.physical) if self.old else 0
         return self.physical - gone
+
+
+def worth_marking(found: Iterable[FoundRows], settings: "VectorSettings") -> bool:
+    """Return whether to mark rows of files as deleted, rather than rewrite the files.
+
+    Vectors spare the bytes of the rows that stay, so a file of which all rows change
+    doesn't matter. Nor does the number of files: either way the log gets a remove and
+    an add for each of them.
+    """
+    if settings.mode != "auto":
+        return settings.mode == "always"
+    some = [one for one in found if 0 < len(one.rows) < one.live]
+    moved_bytes = sum(one.add.size * len(one.rows) / one.live for one in some)
+    return moved_bytes <= settings.max_share * sum(one.add.size for one in some)
+
+
+@dataclass(frozen=True)
+class Marking:
+    """Deletion vectors for the files that keep rows, and removes of all other files.
+
+    Args:
+        whole: the files that keep no row.
+        some: the files that keep rows.
+        vectors: the new vectors of `some`, with the rows of the old ones.
+        file: the file of the vectors that aren't inline, by its path.
+    """
+
+    whole: Sequence[FoundRows]
+    some: Sequence[FoundRows]
+    vectors: Sequence[DeletionVector]
+    file: Mapping[str, bytes]
+
+    def actions(self) -> list[Action]:
+        """Return the actions that delete the rows."""
+        now = now_ms()
+        removes = [removed(one.add, now) for one in (*self.whole, *self.some)]
+        return [*removes, *map(_with_vector, self.some, self.vectors)]
+
+
+def marking(found: Sequence[FoundRows], settings: "VectorSettings") -> Marking:
+    """Return what deletes the rows in `found`; the caller writes the file."""
+    whole = [one for one in found if len(one.rows) == one.live]
+    some = [one for one in found if len(one.rows) < one.live]
+    rows = [one.rows if one.old is None else one.rows | one.old for one in some]
+    bounds = InlineBounds(settings.inline_bytes, settings.inline_commit_bytes)
+    vectors, file = stored_vectors(rows, bounds, uuid4())
+    return Marking(whole, some, vectors, file)
 
 
 @dataclass(frozen=True)
@@ -217,7 +255,7 @@ class Vectors(Generic[_T]):
         rows_only = not self.search.inserts or len(changed) == len(found)
         return replace(self._marked(staging, changed), rows_only=rows_only)
 
-    def _find(self, target: Target, operation: Operation[_T]) -> list[_Found] | None:
+    def _find(self, target: Target, operation: Operation[_T]) -> list[FoundRows] | None:
         """Return the rows, or None if it is better to rewrite their files."""
         settings, sql = self.settings, self.search.sql
         adds = candidates(target.base, operation.files)
@@ -235,18 +273,17 @@ class Vectors(Generic[_T]):
                 found = self._exact(target, operation, files, most, sql)
         if found is None and settings.mode == "always":
             found = self._superset(target, files, None)
-        changed = [Changed(len(o.rows), o.live, o.add.size) for o in found or ()]
-        return found if prefers_vectors(changed, settings) else None
+        return found if worth_marking(found or (), settings) else None
 
     def _superset(
         self, target: Target, files: Iterable[tuple[Add, int]], most: int | None
-    ) -> list[_Found] | None:
+    ) -> list[FoundRows] | None:
         """Return the rows that the search finds; None if they are more than `most`."""
         search = self.search.rows(_names(target.base))
         if most is not None and search.is_vague:
             return None
         reader = self._searcher(target, search)
-        found, total = list[_Found](), 0
+        found, total = list[FoundRows](), 0
         for add, physical in files:
             file = data_file(add)
             rows = _rows_of(reader, file)
@@ -254,7 +291,7 @@ class Vectors(Generic[_T]):
             if most is not None and total > most:
                 return None
             if rows:
-                found.append(_Found(add, physical, rows, reader.deleted(file)))
+                found.append(FoundRows(add, physical, rows, reader.deleted(file)))
         return found
 
     def _exact(
@@ -264,7 +301,7 @@ class Vectors(Generic[_T]):
         files: Sequence[tuple[Add, int]],
         most: int,
         sql: str,
-    ) -> list[_Found] | None:
+    ) -> list[FoundRows] | None:
         """Return the rows that delta-rs finds; None if they are more than `most`.
 
         delta-rs deletes all others from a copy of the condition's columns. Each copy is
@@ -280,7 +317,7 @@ class Vectors(Generic[_T]):
         partitions = frozenset(metadata.partition_columns)
         search = self.search.rows(_names(target.base) - partitions)
         reader = self._searcher(target, search)
-        found, total, first, size = list[_Found](), 0, 0, 1
+        found, total, first, size = list[FoundRows](), 0, 0, 1
         while first < len(files):
             some = files[first : first + size]
             first, size = first + size, size * 2
@@ -299,7 +336,7 @@ class Vectors(Generic[_T]):
             for (add, physical), these in zip(some, rows, strict=True):
                 total += len(these)
                 old = reader.deleted(data_file(add)) if these else None
-                found += [_Found(add, physical, these, old)] if these else []
+                found += [FoundRows(add, physical, these, old)] if these else []
             if total > most:
                 return None
         return found
@@ -326,7 +363,7 @@ class Vectors(Generic[_T]):
         return replace(reader, row_column=_ROW, condition=condition)
 
     def _guests_of(
-        self, target: Target, found: Sequence[_Found], metadata: Metadata
+        self, target: Target, found: Sequence[FoundRows], metadata: Metadata
     ) -> Callable[[Path], list[Guest]]:
         """Return a function that writes the rows, in the columns of `metadata`."""
 
@@ -374,39 +411,31 @@ class Vectors(Generic[_T]):
 
         return write
 
-    def _marked(self, staging: Staging[_T], found: Sequence[_Found]) -> Staging[_T]:
+    def _marked(self, staging: Staging[_T], found: Sequence[FoundRows]) -> Staging[_T]:
         """Return the staging with vectors in place of the removes of files of rows."""
         if not staging.commits:
             return staging
-        settings, (actions,) = self.settings, staging.commits
-        whole = [one for one in found if len(one.rows) == one.live]
-        some = [one for one in found if len(one.rows) < one.live]
+        (actions,) = staging.commits
+        marks = marking(found, self.settings)
         try:
-            vectors, file = stored_vectors(
-                [one.rows if one.old is None else one.rows | one.old for one in some],
-                InlineBounds(settings.inline_bytes, settings.inline_commit_bytes),
-                uuid4(),
-            )
-            staging.target.files.put(file)
+            staging.target.files.put(marks.file)
         except (OSError, StorageError):
             staging.discard()
             raise
-        now = now_ms()
         added = [a for a in actions if isinstance(a, Add)]
         counts = {
-            **dict.fromkeys(_METRICS_REMOVED, len(whole)),
+            **dict.fromkeys(_METRICS_REMOVED, len(marks.whole)),
             **dict.fromkeys(_METRICS_ADDED, len(added)),
         }
         if self.search.deletes and not added:
             counts["num_copied_rows"] = 0
-        marked = {"num_deletion_vectors_added": len(some)}
+        marked = {"num_deletion_vectors_added": len(marks.some)}
         changed: list[Action] = [
             with_counts(action, counts, marked)
             for action in actions
             if not isinstance(action, Remove)
         ]
-        changed += [removed(one.add, now) for one in (*whole, *some)]
-        changed += map(_with_vector, some, vectors)
+        changed += marks.actions()
         result: Any = staging.result
         if isinstance(result, str):
             result = json.dumps(recounted(json.loads(result), counts) | marked)
@@ -414,7 +443,7 @@ class Vectors(Generic[_T]):
             staging,
             result=result,
             commits=[changed],
-            new_paths=[*staging.new_paths, *file],
+            new_paths=[*staging.new_paths, *marks.file],
             rows_only=True,
         )
 
@@ -520,8 +549,8 @@ def _rows_left(
 
 
 def _without_leftovers(
-    found: Sequence[_Found], commits: Iterable[Iterable[Action]], folder: Path
-) -> list[_Found]:
+    found: Sequence[FoundRows], commits: Iterable[Iterable[Action]], folder: Path
+) -> list[FoundRows]:
     """Return the rows that delta-rs has deleted."""
     gone, left = _rows_left(commits, folder, len(found))
     deleted = [
@@ -532,7 +561,7 @@ def _without_leftovers(
     return [one for one in deleted if one.rows]
 
 
-def _with_vector(found: _Found, vector: DeletionVector) -> Add:
+def _with_vector(found: FoundRows, vector: DeletionVector) -> Add:
     """Return the add of a file whose rows a new vector deletes."""
     # Raw, because a float would round the bounds of a decimal.
     stats = _stats.decode(known(found.add.stats) or "{}")
