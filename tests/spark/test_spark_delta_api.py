@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+STAND_INS = [
+    "delta",
+    *(f"delta.{name}" for name in ("tables", "exceptions", "pip_utils", "version")),
+]
+
+
 @pytest.fixture
 def session(spark: "SparkSession", tmp_path: Path) -> "SparkSession":
     """A session of its own with a catalog of its own."""
@@ -260,7 +266,7 @@ def test_code_for_delta_spark_runs_without_delta_spark(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    for name in ("delta", "delta.tables", "delta.exceptions"):
+    for name in STAND_INS:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "delta.py").write_text("")
@@ -278,6 +284,13 @@ assert delta.tables.DeltaTable is DeltaTable
 DeltaTable.create(spark).tableName("t").addColumn("id", "long").execute()
 found = DeltaTable.forName(spark, "t").toDF().count()
 builder = configure_spark_with_delta_pip(spark.builder)
+
+import delta.pip_utils
+from delta.version import __version__
+
+assert delta.pip_utils.configure_spark_with_delta_pip is configure_spark_with_delta_pip
+assert delta.__version__ == __version__ == "4.4.0"
+assert delta.pip_utils.configure_spark_with_delta_pip(builder) is builder
 """
     dks.install()
     dks.install()
@@ -286,7 +299,7 @@ builder = configure_spark_with_delta_pip(spark.builder)
     exec(code, names)
 
     assert names["found"] == 0
-    for name in ("delta", "delta.tables", "delta.exceptions"):
+    for name in STAND_INS:
         monkeypatch.delitem(sys.modules, name)
 
 

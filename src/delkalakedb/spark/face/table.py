@@ -160,8 +160,10 @@ class InCatalog:
         self, version: int | None = None, *, timestamp_ms: int | None = None
     ) -> Snapshot:
         """Return the table at a version or a time."""
-        name = require_table(self.uri)
-        return open_catalog(self.uri).snapshot(name, version, timestamp_ms=timestamp_ms)
+        with delta_spark_errors():
+            return open_catalog(self.uri).snapshot(
+                require_table(self.uri), version, timestamp_ms=timestamp_ms
+            )
 
     def catalog_uri(self) -> Uri:
         """Return the URI of the table's catalog."""
@@ -198,11 +200,13 @@ class InTransaction:
 
     def snapshot(self) -> Snapshot:
         """Return the table with the changes that the transaction has staged."""
-        return self.tables.snapshot(self.name)
+        with delta_spark_errors():
+            return self.tables.snapshot(self.name)
 
     def perform(self, operation: Operation[T]) -> T:
         """Stage `operation` in the transaction."""
-        return self.tables.stage(self.name, operation)
+        with delta_spark_errors():
+            return self.tables.stage(self.name, operation)
 
     def at(
         self, version: int | None = None, *, timestamp_ms: int | None = None
@@ -475,14 +479,12 @@ class DeltaTable:
             dryRun: delete nothing, and return the paths of the files instead.
         """
         checks = str(self._spark.conf.get(_CHECK_RETENTION, "true")).lower() == "true"
-        raw: Any = self._handle.face()._table
-        paths = raw.vacuum(
-            dryRun,
-            retentionHours,
-            checks,
-            full=not lite,
-            inventory=None if inventory is None else self._files_in(inventory),
-        )
+        found = None if inventory is None else self._files_in(inventory)
+        with delta_spark_errors():
+            raw: Any = self._handle.face()._table
+            paths = raw.vacuum(
+                dryRun, retentionHours, checks, full=not lite, inventory=found
+            )
         schema = StructType([StructField("path", StringType())])
         rows = [(path,) for path in paths] if dryRun else []
         return self._spark.createDataFrame(rows, schema)
@@ -530,7 +532,8 @@ class DeltaTable:
         """Write manifests of the data files for readers without Delta support."""
         if mode.lower() != "symlink_format_manifest":
             raise ValueError(f"mode {mode!r} isn't symlink_format_manifest")
-        self._handle.face().generate()
+        with delta_spark_errors():
+            self._handle.face().generate()
 
     def restoreToVersion(self, version: int) -> DataFrame:
         """Restore the table to `version`, and return one row with metrics."""
@@ -548,9 +551,10 @@ class DeltaTable:
         return self._spark.createDataFrame([row], schema)
 
     def _restore(self, target: int | datetime) -> DataFrame:
-        raw: Any = self._handle.face()._table
         given = target if isinstance(target, int) else target.isoformat()
-        raw.restore(given, may_stay=True)
+        with delta_spark_errors():
+            raw: Any = self._handle.face()._table
+            raw.restore(given, may_stay=True)
         snapshot = self._handle.snapshot()
         (done,) = snapshot.history(1)
         row = {

@@ -21,7 +21,12 @@ from delkalakedb.model.schema.properties import check_changeable
 from delkalakedb.settings import format_uri, is_deltasql, require_table
 from delkalakedb.spark.face import DeltaTable, write
 from delkalakedb.spark.pyspark_api import parse_type
-from delkalakedb.spark.schemas import find_field, is_mapped, table_schema
+from delkalakedb.spark.schemas import (
+    check_new_schema,
+    find_field,
+    is_mapped,
+    table_schema,
+)
 from delkalakedb.spark.sparksql.relations import Session, check_no_query, run_query
 from delkalakedb.spark.sparksql.statement import (
     Cursor,
@@ -455,8 +460,10 @@ def _drop_constraint(session: Session, name: Name, cursor: Cursor) -> None:
 def _add_columns(session: Session, name: Name, cursor: Cursor) -> None:
     listed = cursor.brackets() if cursor.sees("(") else cursor.rest()
     columns = [_column(session, part) for part in listed.split(types=True)]
-    schema = table_schema(session.snapshot(name).metadata)
+    metadata = session.snapshot(name).metadata
+    schema = table_schema(metadata)
     fields = [_new_field(schema, column) for column in columns]
+    check_new_schema(StructType([*schema, *fields]), metadata)
     for column in columns:
         if not column.nullable or column.generated:
             raise QueryError(

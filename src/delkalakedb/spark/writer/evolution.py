@@ -185,6 +185,7 @@ def evolved_metadata(metadata: Metadata, new: StructType) -> Metadata:
             "columns can't be merged into a table with column mapping; add columns "
             "with DeltaTable.alter.add_columns first"
         )
+    check_new_schema(merged)
     return msgspec.structs.replace(metadata, schema_string=merged.json())
 
 
