@@ -261,6 +261,46 @@ def test_optimize_returns_delta_sparks_metrics(session: "SparkSession") -> None:
         optimize.where("id = 1").executeCompaction()
 
 
+def test_optimize_of_a_clustered_table_counts_its_runs(session: "SparkSession") -> None:
+    dks.write(session.range(30).repartition(2), "t", cluster_by="id")
+    optimize = dks.DeltaTable.forName(session, "t").optimize
+
+    def stats() -> Any:
+        found = optimize().executeCompaction().first().metrics.clusteringStats
+        return {
+            key: value.num if hasattr(value, "num") else value
+            for key, value in found.asDict().items()
+        }
+
+    names = ["inputZCubeFiles", "inputOtherFiles", "inputNumZCubes", "mergedFiles"]
+    names.append("numOutputZCubes")
+    assert stats() == dict(zip(names, [0, 2, 0, 2, 1], strict=True))
+    assert stats() == dict(zip(names, [1, 0, 1, 0, 0], strict=True))
+    dks.write(session.range(5).coalesce(1), "t")
+    assert stats() == dict(zip(names, [1, 1, 1, 2, 1], strict=True))
+    dks.write(session.range(5), "plain")
+    plain = dks.DeltaTable.forName(session, "plain").optimize()
+    assert plain.executeCompaction().first().metrics.clusteringStats is None
+
+
+def test_history_is_loaded_in_pages(
+    session: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delkalakedb.spark.face.table._PAGE_COMMITS", 2)
+    for number in range(5):
+        dks.write(session.range(number + 1), "t", user_metadata=f"{number}")
+    table = dks.DeltaTable.forName(session, "t")
+
+    found = table.history().collect()
+
+    assert [row.version for row in found] == [4, 3, 2, 1, 0]
+    assert [row.userMetadata for row in found] == ["4", "3", "2", "1", "0"]
+    assert found[0].operationParameters["mode"] == "Append"
+    for limit in range(7):
+        versions = [row.version for row in table.history(limit).collect()]
+        assert versions == [4, 3, 2, 1, 0][:limit]
+
+
 def test_code_for_delta_spark_runs_without_delta_spark(
     session: "SparkSession",
     monkeypatch: pytest.MonkeyPatch,

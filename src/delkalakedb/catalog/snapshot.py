@@ -134,11 +134,13 @@ class Snapshot:
         until_ms: int | None = None,
         operation: str | None = None,
         actor: str | None = None,
+        before: int | None = None,
     ) -> list[Commit]:
         """Return the commits up to this version, newest first.
 
         Args:
             limit: at most so many.
+            before: only commits of versions before this one.
             since_ms: none older than this time.
             until_ms: none newer than this time.
             operation: only this operation, such as `MERGE`.
@@ -151,8 +153,9 @@ class Snapshot:
             until_ms=until_ms,
             operation=operation,
             actor=actor,
+            before=before,
         )
-        if not found and self._head.version >= 0:
+        if not found and before is None and self._head.version >= 0:
             self._check_kept()
         return found
 

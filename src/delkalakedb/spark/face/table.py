@@ -3,12 +3,13 @@
 # ruff: noqa: N802, N803 - delta-spark's names
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -60,7 +61,7 @@ from delkalakedb.spark.face.builders import (
     DeltaOptimizeBuilder,
     DeltaTableBuilder,
 )
-from delkalakedb.spark.pyspark_api import parse_type
+from delkalakedb.spark.pyspark_api import from_arrow, parse_type, to_arrow_schema
 from delkalakedb.spark.reader import (
     Condition,
     Target,
@@ -111,6 +112,24 @@ _DETAIL = """
     properties MAP<STRING, STRING>, minReaderVersion INT, minWriterVersion INT,
     tableFeatures ARRAY<STRING>
 """
+
+
+# commits that are Python objects at a time
+_PAGE_COMMITS = 1000
+
+
+def _history_pages(snapshot: Snapshot, limit: int | None) -> Iterator[list[Commit]]:
+    """Yield the newest commits, newest first."""
+    left, before = limit, None
+    while left is None or left > 0:
+        most = _PAGE_COMMITS if left is None else min(left, _PAGE_COMMITS)
+        page = snapshot.history(most, before=before)
+        if page:
+            yield page
+            before = page[-1].version
+        if len(page) < most:
+            return
+        left = None if left is None else left - most
 
 
 def _commit(commit: Commit) -> dict[str, Any]:
@@ -325,6 +344,7 @@ class DeltaTable:
         sparkSession: SparkSession,
         identifier: str,
         partitionSchema: str | StructType | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> "DeltaTable":
         """Make a table of the session's catalog from a folder of Parquet files.
 
@@ -335,6 +355,8 @@ class DeltaTable:
             identifier: the folder, as parquet.`path`.
             partitionSchema: the partition columns of folders such as `day=tue`, as
                 DDL or as a schema.
+            storage_options: the options of the folder's object store, which executors
+                get, too.
         """
         spark = session_of(sparkSession)
         need(identifier, str, "identifier")
@@ -349,9 +371,9 @@ class DeltaTable:
         with delta_spark_errors():
             if any(table.name == name for table in tables_of(uri)):
                 raise TableExistsError(f"{name}: the folder is a table already")
-            plan = Conversion(spark, schema).operation()
-            make_table(catalog, name, found["path"], plan)
-        return cls.forUri(spark, format_uri(uri))
+            plan = Conversion(spark, schema, storage_options).operation()
+            make_table(catalog, name, found["path"], plan, storage_options)
+        return cls.forUri(spark, format_uri(uri), storage_options)
 
     @classmethod
     def create(
@@ -502,8 +524,17 @@ class DeltaTable:
 
     def history(self, limit: int | None = None) -> DataFrame:
         """Return the table's commits, newest first."""
-        commits = self._handle.snapshot().history(limit)
-        return self._spark.createDataFrame(list(map(_commit, commits)), _HISTORY)
+        kind = parse_type(_HISTORY)
+        assert isinstance(kind, StructType)
+        pages = _history_pages(self._handle.snapshot(), limit)
+        schema = to_arrow_schema(kind)
+        batches = [
+            pa.RecordBatch.from_pylist(list(map(_commit, page)), schema)
+            for page in pages
+        ]
+        # one batch at least, because pyspark can't take a column without one
+        batches = batches or [pa.RecordBatch.from_pylist([], schema)]
+        return from_arrow(self._spark, pa.Table.from_batches(batches, schema), kind)
 
     def detail(self) -> DataFrame:
         """Return one row with the table's location, size, properties and so on."""
