@@ -96,7 +96,7 @@ class _Author:
             self._optimize: 1,
             self._restore: 1,
             self._add_column: 1,
-            self._evolve: 0 if self._mapped else 2,
+            self._evolve: 2,
         }
         chosen = self._random.choices(list(kinds), list(kinds.values()), k=steps)
         return [self._create(), self._append(), *(step() for step in chosen)]
@@ -210,7 +210,7 @@ class _Author:
         keys = self._keys(6)
         if keys and self._random.random() < 0.15:
             keys.append(keys[0])
-        evolves = not self._mapped and self._random.random() < 0.2
+        evolves = self._random.random() < 0.2
         source = self._rows(keys, self._new_column() if evolves else None)
         extra = self._random.choice(["", "", " AND t.p = 'a'", " AND r.v > 0"])
         clauses = " ".join(self._clauses())

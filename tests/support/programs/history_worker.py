@@ -42,8 +42,6 @@ _KEYWORDS = {
     "partitionOverwriteMode": "partition_overwrite_mode",
     "replaceWhere": "replace_where",
 }
-# delta-rs's names.
-_OPERATIONS = {"ADD COLUMN": "ADD COLUMNS"}
 _COUNTED = ("num_affected_rows", "num_updated_rows", "num_deleted_rows")
 
 
@@ -116,8 +114,7 @@ def do(table: Table, step: Step, before: int) -> dict[str, Any]:
 def newest(table: Table) -> dict[str, Any]:
     """The newest commit of a table."""
     row = table.sql(f"DESCRIBE HISTORY {table.name} LIMIT 1").first()
-    operation = _OPERATIONS.get(row.operation, row.operation)
-    told = {"version": row.version, "operation": operation}
+    told = {"version": row.version, "operation": row.operation}
     if row.operation == "MERGE":
         told |= {name: row.operationMetrics.get(name) for name in _METRICS}
     return told

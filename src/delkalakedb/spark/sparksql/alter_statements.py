@@ -19,7 +19,6 @@ from delkalakedb.model.rules.protocol import supporting
 from delkalakedb.model.schema.properties import check_changeable
 from delkalakedb.settings import format_uri, require_table
 from delkalakedb.spark.schemas import (
-    check_new_schema,
     find_field,
     is_mapped,
     table_schema,
@@ -39,10 +38,14 @@ from delkalakedb.spark.sparksql.table_statements import (
     properties,
     type_of,
 )
-from delkalakedb.spark.writer import CURRENT_DEFAULT, check_defaults, commit_info
+from delkalakedb.spark.writer import (
+    CURRENT_DEFAULT,
+    check_defaults,
+    commit_info,
+    evolved_metadata,
+)
 from delkalakedb.write import Operation, Target
 from delkalakedb.write.engines import InPlace, Work
-from delkalakedb.write.engines.deltars import parse_new_schema
 
 _COLUMN_CHANGES = (
     "COMMENT",
@@ -165,10 +168,8 @@ def _drop_constraint(session: Session, name: Name, cursor: Cursor) -> None:
 def _add_columns(session: Session, name: Name, cursor: Cursor) -> None:
     listed = cursor.brackets() if cursor.sees("(") else cursor.rest()
     columns = [new_column(session, part) for part in listed.split(types=True)]
-    metadata = session.snapshot(name).metadata
-    schema = table_schema(metadata)
+    schema = table_schema(session.snapshot(name).metadata)
     fields = [_new_field(schema, column) for column in columns]
-    check_new_schema(StructType([*schema, *fields]), metadata)
     for column in columns:
         filled = column.generated or column.by_default or column.default
         if not column.nullable or filled is not None:
@@ -177,8 +178,12 @@ def _add_columns(session: Session, name: Name, cursor: Cursor) -> None:
                 "NULL or generated, or have a default; set the default with ALTER "
                 "COLUMN ... SET DEFAULT"
             )
-    added: Any = parse_new_schema(StructType(fields).json())
-    _face(session, name).alter.add_columns(added.fields)
+    new = StructType(fields)
+
+    def change(snapshot: Snapshot) -> Metadata:
+        return evolved_metadata(snapshot.metadata, new)
+
+    change_metadata(session, name, "ADD COLUMNS", {"columns": new.json()}, change)
 
 
 def _new_field(schema: StructType, column: NewColumn) -> StructField:
