@@ -56,6 +56,7 @@ def test_connect_reads_lists_partitions_and_vectors_and_writes_in_every_way(
         "written": ["WRITE", "MERGE", "UPDATE", "DELETE", "WRITE", "WRITE"],
         "rows": [list(row) for row in sorted(rows.items())],
         "classic": False,
+        "named": [-4, [[i, "delete"] for i in (0, 1, 3, 4)], ["DELETE", "CLONE"]],
         "where": [150, 2],
         "before": 100,
         "view": [["a %é", 1], ["a %é", 2], [None, 4]],

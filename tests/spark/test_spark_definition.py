@@ -18,7 +18,9 @@ import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import DeltaError, SchemaMismatchError
 from delkalakedb.model.actions import Add, DomainMetadata
+from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.spark.face.table import DeltaTable
+from delkalakedb.spark.schemas import COLUMN_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -317,3 +319,47 @@ def test_arguments_of_generated_columns_are_checked_as_in_delta_spark(
             add(*arguments)
     with pytest.raises(TypeError, match="comment must be str"):
         add("a", "INT", comment=wrong)
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_columns_are_added_to_a_mapped_table(
+    spark: "SparkSession", uri: str, mode: str
+) -> None:
+    mapping = {"delta.columnMapping.mode": mode}
+    dks.write(
+        spark.sql("SELECT 1L AS id, named_struct('a', 1) AS s"),
+        uri,
+        configuration=mapping,
+    )
+    table = dks.DeltaTable.forUri(spark, uri).alias("t")
+    wider = spark.sql(
+        "SELECT 2L AS id, named_struct('a', 2, 'b c', 'x') AS s, 5 AS `d e`"
+    )
+
+    dks.write(wider, uri, merge_schema=True)
+    source = spark.sql("SELECT 3L AS id, array(named_struct('f', 6)) AS more").alias(
+        "s"
+    )
+    merge = table.merge(source, "t.id = s.id").withSchemaEvolution()
+    merge.whenNotMatchedInsertAll().execute()
+    dks.sql(spark, f"ALTER TABLE deltasql.`{uri}` ADD COLUMNS (last INT, s.g INT)")
+    table.update("id = 1", {"last": "7", "s.g": "8"})
+
+    found = {row.id: row.asDict(recursive=True) for row in table.toDF().collect()}
+    nothing = {"d e": None, "more": None, "last": None}
+    first = {"a": 1, "b c": None, "g": 8}
+    second = {"a": 2, "b c": "x", "g": None}
+    assert found == {
+        1: {**nothing, "id": 1, "s": first, "last": 7},
+        2: {**nothing, "id": 2, "s": second, "d e": 5},
+        3: {**nothing, "id": 3, "s": None, "more": [{"f": 6}]},
+    }
+    metadata = dk.connect(uri).snapshot("t").metadata
+    fields = [*parse_schema(metadata.schema_string).walk()]
+    ids = [f.metadata[COLUMN_ID] for f in fields if COLUMN_ID in f.metadata]
+    last = cast(dict[str, str], metadata.configuration)[
+        "delta.columnMapping.maxColumnId"
+    ]
+    assert len(ids) == len(set(ids)) == 9
+    assert int(last) >= max(ids)
+    assert dk.verify(uri, deep=True).ok

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+STAND_INS = [
+    "delta",
+    *(f"delta.{name}" for name in ("tables", "exceptions", "pip_utils", "version")),
+]
+
+
 @pytest.fixture
 def session(spark: "SparkSession", tmp_path: Path) -> "SparkSession":
     """A session of its own with a catalog of its own."""
@@ -274,12 +280,52 @@ def test_optimize_returns_delta_sparks_metrics(session: "SparkSession") -> None:
         optimize.where("id = 1").executeCompaction()
 
 
+def test_optimize_of_a_clustered_table_counts_its_runs(session: "SparkSession") -> None:
+    dks.write(session.range(30).repartition(2), "t", cluster_by="id")
+    optimize = dks.DeltaTable.forName(session, "t").optimize
+
+    def stats() -> Any:
+        found = optimize().executeCompaction().first().metrics.clusteringStats
+        return {
+            key: value.num if hasattr(value, "num") else value
+            for key, value in found.asDict().items()
+        }
+
+    names = ["inputZCubeFiles", "inputOtherFiles", "inputNumZCubes", "mergedFiles"]
+    names.append("numOutputZCubes")
+    assert stats() == dict(zip(names, [0, 2, 0, 2, 1], strict=True))
+    assert stats() == dict(zip(names, [1, 0, 1, 0, 0], strict=True))
+    dks.write(session.range(5).coalesce(1), "t")
+    assert stats() == dict(zip(names, [1, 1, 1, 2, 1], strict=True))
+    dks.write(session.range(5), "plain")
+    plain = dks.DeltaTable.forName(session, "plain").optimize()
+    assert plain.executeCompaction().first().metrics.clusteringStats is None
+
+
+def test_history_is_loaded_in_pages(
+    session: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delkalakedb.spark.face.table._PAGE_COMMITS", 2)
+    for number in range(5):
+        dks.write(session.range(number + 1), "t", user_metadata=f"{number}")
+    table = dks.DeltaTable.forName(session, "t")
+
+    found = table.history().collect()
+
+    assert [row.version for row in found] == [4, 3, 2, 1, 0]
+    assert [row.userMetadata for row in found] == ["4", "3", "2", "1", "0"]
+    assert found[0].operationParameters["mode"] == "Append"
+    for limit in range(7):
+        versions = [row.version for row in table.history(limit).collect()]
+        assert versions == [4, 3, 2, 1, 0][:limit]
+
+
 def test_code_for_delta_spark_runs_without_delta_spark(
     session: "SparkSession",
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    for name in ("delta", "delta.tables", "delta.exceptions"):
+    for name in STAND_INS:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "delta.py").write_text("")
@@ -297,6 +343,13 @@ assert delta.tables.DeltaTable is DeltaTable
 DeltaTable.create(spark).tableName("t").addColumn("id", "long").execute()
 found = DeltaTable.forName(spark, "t").toDF().count()
 builder = configure_spark_with_delta_pip(spark.builder)
+
+import delta.pip_utils
+from delta.version import __version__
+
+assert delta.pip_utils.configure_spark_with_delta_pip is configure_spark_with_delta_pip
+assert delta.__version__ == __version__ == "4.4.0"
+assert delta.pip_utils.configure_spark_with_delta_pip(builder) is builder
 """
     dks.install()
     dks.install()
@@ -305,7 +358,7 @@ builder = configure_spark_with_delta_pip(spark.builder)
     exec(code, names)
 
     assert names["found"] == 0
-    for name in ("delta", "delta.tables", "delta.exceptions"):
+    for name in STAND_INS:
         monkeypatch.delitem(sys.modules, name)
 
 

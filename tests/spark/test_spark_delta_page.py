@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from delkalakedb import spark as dks
+from delkalakedb.errors import DeltaError
 from delkalakedb.spark import exceptions, face
 from tests.support.pages import DOCS
 
@@ -61,6 +62,38 @@ def test_arguments_of_the_page_exist() -> None:
         assert argument in inspect.signature(getattr(dks, function)).parameters
 
 
+def options_of(page: str, kind: str) -> set[str]:
+    """Return the options in the first column of a page's table."""
+    found = re.search(rf"^\| {kind} \|.*\n\|-.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert found is not None, kind
+    cells = re.findall(r"^\| (.*?) \|", found[1], re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([\w.*]+)`", cell)}
+
+
+@pytest.mark.since_pyspark("4.0")
+def test_pages_have_the_options_that_the_data_source_knows() -> None:
+    from delkalakedb.spark.reader import READ_OPTIONS, SourceOptions
+    from delkalakedb.spark.writer import BatchWriter, StreamWriter
+
+    page = (DOCS / "spark.md").read_text()
+    read, streamed, written = (
+        options_of(page, f"option of a {kind}") for kind in ("read", "stream", "write")
+    )
+    sentence = re.search(r"^A stream takes (.*?)\.\s", page, re.MULTILINE | re.DOTALL)
+    assert sentence is not None
+    sunk = {*re.findall(r"`([\w.*]+)`", sentence[1])}
+    refused = options_of(PAGE.partition("aren't supported")[2], r"option of .*?")
+
+    assert read | streamed == {*READ_OPTIONS, "storage.*"}
+    assert written == {*BatchWriter.known, "storage.*"}
+    assert sunk | {"checkpointLocation"} == {*StreamWriter.known, "storage.*"}
+    assert {"excludeRegex", "dataChange", "replaceOn"} <= refused
+    for known in (READ_OPTIONS, BatchWriter.known, StreamWriter.known):
+        for name in refused:
+            with pytest.raises(DeltaError, match=name.lower()):
+                SourceOptions({name.lower(): "x"}, known)
+
+
 @pytest.fixture
 def checkout() -> Path:
     """The checkout of delta-io/delta that the environment names."""
@@ -84,6 +117,17 @@ def test_page_has_all_that_delta_spark_has(checkout: Path) -> None:
     assert theirs == listed()
     for error in _classes(errors):
         assert hasattr(exceptions, error.name)
+
+
+@pytest.mark.soak
+def test_page_has_all_options_of_delta_spark(checkout: Path) -> None:
+    source = next(checkout.glob("spark/**/sql/delta/DeltaOptions.scala")).read_text()
+    body = source.partition("object DeltaOptions")[2].partition("validOptionKeys")[0]
+    theirs = {*re.findall(r'val [A-Z_]+ = "([a-z][\w.]+)"', body)}
+    page = (DOCS / "spark.md").read_text()
+    known = {*re.findall(r"`([\w.]+)`", f"{PAGE}{page}")}
+
+    assert theirs - known == set()
 
 
 @pytest.mark.soak

@@ -18,6 +18,7 @@ from delkalakedb.errors import (
     TableExistsError,
     TableNotFoundError,
     UriError,
+    VersionNotFoundError,
 )
 from delkalakedb.spark.session import can_reach
 from delkalakedb.spark.session_catalog import CATALOG
@@ -106,6 +107,40 @@ def test_absent_table_is_an_analysis_exception_too(session: "SparkSession") -> N
             missing()
         assert isinstance(refused.value, AnalysisException)
         assert "cannot be found" in str(refused.value)
+
+
+def test_every_call_raises_the_errors_of_delta_spark(
+    session: "SparkSession", catalog_uri: str, tmp_path: Path
+) -> None:
+    dks.write(session.range(3), "t")
+    dks.write(session.range(3), "gone")
+    table = dks.DeltaTable.forName(session, "t")
+    gone = dks.DeltaTable.forName(session, "gone")
+    dk.connect(catalog_uri).drop_table("gone")
+    absent: list[Callable[[], Any]] = [
+        lambda: dks.DeltaTable.forPath(session, str(tmp_path / "none")),
+        lambda: dks.DeltaTable.forName(session, f"delta.`{tmp_path}/none`"),
+        lambda: dks.read(session, "none"),
+        lambda: dks.read(session, "none", changes_from=0),
+        gone.toDF,
+        gone.history,
+        gone.vacuum,
+        gone.delete,
+        lambda: gone.generate("symlink_format_manifest"),
+        lambda: gone.restoreToVersion(0),
+        lambda: gone.cloneAtVersion(0, "other"),
+    ]
+    too_new: list[Callable[[], Any]] = [
+        lambda: dks.read(session, "t", version=99),
+        lambda: table.restoreToVersion(99),
+        lambda: table.cloneAtVersion(99, "other"),
+    ]
+
+    for kind, calls in ((TableNotFoundError, absent), (VersionNotFoundError, too_new)):
+        for call in calls:
+            with pytest.raises(kind) as refused:
+                call()
+            assert isinstance(refused.value, AnalysisException)
 
 
 def test_existing_table_is_an_analysis_exception_too(session: "SparkSession") -> None:
@@ -277,6 +312,7 @@ def test_column_names_that_need_a_mapping_are_refused(
 ) -> None:
     rows = session.range(1).toDF(name)
     nested = session.range(1).select(sf.array(sf.struct(sf.lit(1).alias(name))))
+    struct = f"STRUCT<`{name}`: INT>"
     mapping = {"delta.columnMapping.mode": "name"}
     dks.write(session.range(1), "there")
 
@@ -285,6 +321,15 @@ def test_column_names_that_need_a_mapping_are_refused(
         lambda: dks.write(nested.toDF("x"), "t"),
         lambda: dks.write(rows, "there", merge_schema=True),
         lambda: dks.write(rows, "there", mode="overwrite", overwrite_schema=True),
+        lambda: (
+            dks.DeltaTable.forName(session, "there")
+            .merge(rows.withColumn("id", sf.lit(7)), f"`{name}` = 5")
+            .withSchemaEvolution()
+            .whenNotMatchedInsertAll()
+            .execute()
+        ),
+        lambda: dks.sql(session, f"ALTER TABLE there ADD COLUMN `{name}` INT"),
+        lambda: dks.sql(session, f"ALTER TABLE there ADD COLUMN x {struct}"),
         lambda: (
             dks.DeltaTable.create(session)
             .tableName("t")
@@ -296,11 +341,36 @@ def test_column_names_that_need_a_mapping_are_refused(
             write()
     dks.write(rows, "mapped", configuration=mapping)
     assert dks.read(session, "mapped").columns == [name]
+    assert dks.read(session, "there").columns == ["id"]
 
 
 def test_table_of_void_columns_alone_is_refused(session: "SparkSession") -> None:
     with pytest.raises(SchemaMismatchError, match="type void"):
         dks.write(session.sql("SELECT NULL AS x"), "t")
+
+
+@pytest.mark.since_pyspark("4.0")
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("SELECT 1 AS `a b`", "Found invalid character"),
+        ("SELECT NULL AS x", "type void"),
+    ],
+)
+def test_data_source_refuses_columns_that_no_table_can_have(
+    session: "SparkSession", tmp_path: Path, query: str, problem: str
+) -> None:
+    uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t"
+    writer = session.sql(query).write.format("deltasql").mode("append")
+
+    with pytest.raises(AnalysisException, match=problem):
+        writer.save(uri)
+    dks.write(session.range(1), uri)
+    with pytest.raises(AnalysisException, match="Found invalid character"):
+        session.sql("SELECT 1 AS `a b`").write.format("deltasql").mode("append").option(
+            "mergeSchema", "true"
+        ).save(uri)
+    assert dks.read(session, uri).columns == ["id"]
 
 
 def test_classes_of_a_store_are_looked_for_without_a_word(

@@ -151,6 +151,39 @@ def make_numbered(spark: SparkSession, uri: str) -> None:
     merge.whenMatchedUpdate(set={"w": "'met'"}).whenNotMatchedInsertAll().execute()
 
 
+def make_cloned_deep(spark: SparkSession, uri: str) -> None:
+    _cloned(spark, uri, shallow=False)
+
+
+def make_cloned_shallow(spark: SparkSession, uri: str) -> None:
+    _cloned(spark, uri, shallow=True)
+
+
+def _cloned(spark: SparkSession, uri: str, *, shallow: bool) -> None:
+    source = dks.DeltaTable.forUri(spark, _written(spark, f"{uri}_source"))
+    clone = source.cloneAtVersion(1, uri, isShallow=shallow)
+    clone.delete("id = 3")
+    dks.write(numbers(spark, 50, 60), uri)
+
+
+def _written(spark: SparkSession, uri: str) -> str:
+    for first in (0, 10, 20):
+        dks.write(numbers(spark, first, first + 10), uri, partition_by="p")
+    return uri
+
+
+def make_converted(spark: SparkSession, uri: str) -> None:
+    catalog, _, name = uri.partition("?table=")
+    folder = Path(catalog.partition("//sqlite/")[2]).parent / name
+    rows = numbers(spark, 0, 20).withColumn("text", sf.lit("x %"))
+    rows.write.partitionBy("text", "p").parquet(str(folder))
+    own = spark.newSession()
+    dks.use(own, catalog)
+    parts = "text STRING, p BIGINT"
+    table = dks.DeltaTable.convertToDelta(own, f"parquet.`{folder}`", parts)
+    table.update("id = 3", {"v": "-1"})
+
+
 def make_streamed(spark: SparkSession, uri: str) -> None:
     source, state = (
         f"{uri}_source",

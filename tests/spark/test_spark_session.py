@@ -224,24 +224,35 @@ def test_import_chooses_this_python_if_its_environment_is_not_activated(
     assert done.stdout == f"{chosen}\n"
 
 
-FOUND = """
-from delkalakedb import spark
+START = """
 from pyspark.sql import SparkSession
 session = SparkSession.builder.master("local[1]").getOrCreate()
+"""
+IMPORT = "from delkalakedb import spark as dks\n"
+LOAD = """
 print(session.read.format("deltasql").load({uri!r}).count())
 """
 
 
 @pytest.mark.soak
+@pytest.mark.since_pyspark("4.0")
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"{IMPORT}{START}{LOAD}",
+        f"{START}{IMPORT}dks.read(session, {{uri!r}}){LOAD}",
+    ],
+    ids=["before the session starts", "in a running session"],
+)
 def test_data_source_is_found_in_an_environment_that_is_not_activated(
-    tmp_path: Path,
+    tmp_path: Path, code: str
 ) -> None:
     uri = f"deltasql://sqlite/{tmp_path}/meta.db?table=t"
     dk.write_deltalake(uri, pa.table({"x": [1, 2]}))
     kept = {k: v for k, v in os.environ.items() if k in ("HOME", "JAVA_HOME")}
     java = Path(shutil.which("java") or "/usr/bin/java").resolve().parents[1]
     done = subprocess.run(
-        [sys.executable, "-c", FOUND.format(uri=uri)],
+        [sys.executable, "-c", code.format(uri=uri)],
         env={
             "JAVA_HOME": str(java),
             **kept,

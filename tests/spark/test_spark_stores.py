@@ -69,6 +69,33 @@ def test_table_api_writes_and_reads_s3_without_a_jar(
     assert kinds == {"delete": 10, "insert": 20, **updates}
 
 
+def test_tables_are_cloned_converted_and_queried_on_s3_without_a_jar(
+    spark: SparkSession, tmp_path: Path, s3: Place
+) -> None:
+    options: Any = {"storage_options": s3.storage_options}
+    session = spark.newSession()
+    dks.use(session, f"deltasql://sqlite/{tmp_path}/meta.db")
+
+    def sql(text: str) -> list[Any]:
+        return dks.sql(session, text, **options).collect()
+
+    sql(f"CREATE TABLE t (id BIGINT, p STRING) LOCATION '{s3.location}/t'")
+    sql("INSERT INTO t SELECT id, concat('p', id % 2) FROM range(10)")
+    sql(f"CREATE TABLE delta.`{s3.location}/deep` CLONE t")
+    sql(f"CREATE TABLE delta.`{s3.location}/shallow` SHALLOW CLONE t")
+    sql("DELETE FROM deep WHERE id < 4")
+    sql("UPDATE shallow SET p = 'new' WHERE id = 1")
+    counts = "SELECT p, count(*) AS n FROM {} GROUP BY p ORDER BY p"
+    assert sql(counts.format("t")) == [("p0", 5), ("p1", 5)]
+    assert sql(counts.format("deep")) == [("p0", 3), ("p1", 3)]
+    assert sql(counts.format("shallow")) == [("new", 1), ("p0", 5), ("p1", 4)]
+    sql("OPTIMIZE shallow")
+    assert sql("SELECT sum(id) AS s FROM shallow") == [(45,)]
+    place = f"{s3.location}/t"
+    table = deltalake.DeltaTable(place, storage_options=s3.storage_options)
+    assert table.to_pyarrow_table().num_rows == 10
+
+
 def test_settings_of_the_session_hold_on_an_object_store(
     spark: SparkSession, uri: str, s3: Place
 ) -> None:

@@ -53,6 +53,10 @@ def check(found: dict[str, Any], by_format: object, more: list[list[int]]) -> No
             "num_deleted_rows": 0,
             "num_inserted_rows": 18,
         },
+        "queried": [
+            *[[1, "home!"], [2, "home"], [4, "home"]],
+            ["DELETE", "MERGE", "UPDATE", "WRITE", "CREATE TABLE"],
+        ],
         "streamed": [0, 1, 2, 3, 4, 5],
         "format": by_format,
         "rows": sorted([*kept, [18, 7], [19, 7], *more]),

@@ -172,6 +172,21 @@ def test_a_transaction_of_an_application_is_written_once(
     assert mirror(uri).transaction_version("stream") == 2
 
 
+def test_a_write_that_changes_nothing_makes_no_version(
+    spark: SparkSession, uri: str
+) -> None:
+    rows, none = spark.range(3), spark.range(0)
+    dks.write(rows, uri)
+
+    dks.write(none, uri)
+    dks.write(none, uri, mode="overwrite", replace_where="id > 5")
+    assert mirror(uri).version() == 0
+    dks.write(none, uri, txn=("app", 1))
+    dks.write(none, uri, mode="overwrite")
+    dks.write(none, uri, mode="overwrite")
+    assert mirror(uri).version() == 2
+
+
 def test_a_schema_is_kept_evolved_or_replaced_as_asked(
     spark: SparkSession, uri: str
 ) -> None:

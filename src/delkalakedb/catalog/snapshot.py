@@ -137,11 +137,13 @@ class Snapshot:
         until_ms: int | None = None,
         operation: str | None = None,
         actor: str | None = None,
+        before: int | None = None,
     ) -> list[Commit]:
         """Return the commits up to this version, newest first.
 
         Args:
             limit: at most so many.
+            before: only commits of versions before this one.
             since: none older than this time; without a zone it is in UTC.
             until: none newer than this time.
             since_ms: `since` in milliseconds since the epoch.
@@ -158,8 +160,9 @@ class Snapshot:
             until_ms=until_ms if until is None else moment_ms(until),
             operation=operation,
             actor=actor,
+            before=before,
         )
-        if not found and self._head.version >= 0:
+        if not found and before is None and self._head.version >= 0:
             self._check_kept()
         return found
 

@@ -91,7 +91,8 @@ def from_arrow(
     """Return a table as a DataFrame."""
     if _takes_arrow():
         return spark.createDataFrame(table, schema)
-    rows = list(zip(*(c.to_pylist() for c in table.columns), strict=True))
+    values = (c.to_pylist(maps_as_pydicts="strict") for c in table.columns)
+    rows = list(zip(*values, strict=True))
     schema = schema or from_arrow_schema(table.schema)
     return spark.createDataFrame(rows, schema, verifySchema=False)
 

@@ -122,23 +122,24 @@ def _field(field: StructField) -> StructField:
         for key, value in field.metadata.items()
         if not key.startswith(("delta.", "parquet.")) and key not in _ACTED_ON
     }
-    kind = _within(field.dataType, _field)
+    kind = within(field.dataType, _field)
     # nullable, as for all of Spark's file sources, because files aren't checked
     return StructField(field.name, kind, nullable=True, metadata=kept)
 
 
 def _renamed(field: StructField) -> StructField:
     name = field.metadata.get(PHYSICAL_NAME, field.name)
-    return StructField(name, _within(field.dataType, _renamed), True, field.metadata)
+    return StructField(name, within(field.dataType, _renamed), True, field.metadata)
 
 
-def _within(kind: DataType, change: Callable[[StructField], StructField]) -> Any:
+def within(kind: DataType, change: Callable[[StructField], StructField]) -> Any:
+    """Return a type whose structs have the fields that `change` returns."""
     if isinstance(kind, StructType):
         return StructType([change(field) for field in kind])
     if isinstance(kind, ArrayType):
-        return ArrayType(_within(kind.elementType, change))
+        return ArrayType(within(kind.elementType, change))
     if isinstance(kind, MapType):
-        return MapType(_within(kind.keyType, change), _within(kind.valueType, change))
+        return MapType(within(kind.keyType, change), within(kind.valueType, change))
     return kind
 
 

@@ -58,6 +58,8 @@ def check_spark(spark: Any = None) -> None:
             "Spark Connect needs pyspark 4.0 or newer; with an older one, use a "
             "classic session"
         )
+    elif not is_connect(spark):
+        _register_source(spark)
 
 
 @cache
@@ -96,6 +98,40 @@ def choose_python() -> None:
     chosen = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & os.environ.keys()
     if not chosen and (found is None or Path(found).parent != _PYTHON.parent):
         os.environ["PYSPARK_DRIVER_PYTHON"] = str(_PYTHON)
+
+
+# the ids of the sessions that have been looked at
+_sources: set[str] = set()
+
+
+def _register_source(spark: Any) -> None:
+    """Register the data source in a session whose Java has another Python.
+
+    Such a session was running before `choose_python` was called, so Spark can't find
+    the data source by itself.
+    """
+    if is_spark_3() or (session := session_id(spark)) in _sources:
+        return
+    _sources.add(session)
+    context = spark.sparkContext
+    env = context._jvm.java.lang.System.getenv
+    given = env("PYSPARK_DRIVER_PYTHON") or env("PYSPARK_PYTHON") or "python3"
+    found = shutil.which(given)
+    if found is not None and Path(found).parent == _PYTHON.parent:
+        return
+    from pyspark.errors import PySparkException
+
+    from pyspark_deltasql import DefaultSource
+
+    python = context.pythonExec
+    if "PYSPARK_PYTHON" not in os.environ and context.master.startswith("local"):
+        context.pythonExec = str(_PYTHON)
+    try:
+        spark.dataSource.register(DefaultSource)
+    except PySparkException:
+        return  # that Python has the data source, too, which can't be replaced
+    finally:
+        context.pythonExec = python
 
 
 def is_connect(spark: "SparkSession") -> bool:

@@ -14,6 +14,7 @@ from delkalakedb.errors import (
 from delkalakedb.migrate import name_of
 from delkalakedb.model.records import Table
 from delkalakedb.settings import Uri, is_deltasql, parse_uri, require_table
+from delkalakedb.spark.exceptions import delta_spark_errors
 from delkalakedb.spark.session import check_spark, session_id
 from delkalakedb.storage import canonical_location
 
@@ -93,7 +94,8 @@ def uri_of(spark: "SparkSession", identifier: str) -> Uri:
 
 def uri_at(spark: "SparkSession", path: str) -> Uri:
     """Return the URI of the table whose files are at the location `path`."""
-    return _found_at(catalog_of(spark), path)
+    with delta_spark_errors():
+        return _found_at(catalog_of(spark), path)
 
 
 def new_uri_at(uri: Uri, path: str) -> Uri:

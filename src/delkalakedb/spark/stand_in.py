@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PACKAGES = "spark.jars.packages"
+# the delta-spark whose API this package has
+_VERSION = "4.4.0"
 _TABLES = (
     "DeltaMergeBuilder",
     "DeltaOptimizeBuilder",
@@ -31,7 +33,8 @@ def install() -> None:
     """Let `from delta.tables import DeltaTable` import this package's `DeltaTable`.
 
     Code that was written for delta-spark then runs on sessions with a catalog. The
-    modules `delta`, `delta.tables` and `delta.exceptions` exist in this process only.
+    modules `delta`, `delta.tables`, `delta.exceptions`, `delta.pip_utils` and
+    `delta.version` exist in this process only.
 
     Raises:
         ImportError: The package `delta` is installed.
@@ -52,11 +55,15 @@ def install() -> None:
     }
     classes = {name: getattr(face, name) for name in _TABLES}
     tables = _module("delta.tables", classes)
+    pip = {"configure_spark_with_delta_pip": _configured}
     said = {
         "tables": tables,
         "exceptions": _module("delta.exceptions", errors),
+        "pip_utils": _module("delta.pip_utils", pip),
+        "version": _module("delta.version", {"__version__": _VERSION}),
         "DeltaTable": face.DeltaTable,
-        "configure_spark_with_delta_pip": _configured,
+        "__version__": _VERSION,
+        **pip,
     }
     _module("delta", said)
 

@@ -30,6 +30,25 @@ def written(spark: SparkSession, uri: str) -> list[str]:
     return [row.operation for row in table.history().orderBy("version").collect()]
 
 
+def by_name(spark: SparkSession, uri: str) -> list[object]:
+    """Name a table, clone it, and read its changes; what each gives."""
+    catalog, _, name = uri.partition("?table=")
+    dks.use(spark, catalog)
+    table = dks.DeltaTable.forName(spark, name)
+    fed = {"delta.enableChangeDataFeed": "true"}
+    clone = table.clone("cloned", properties=fed)
+    clone.delete("id < 5")
+    changes = dks.read(spark, "cloned", changes_from=1)
+    return [
+        dks.read(spark, "cloned").count() - dks.read(spark, name).count(),
+        sorted([row.id, row._change_type] for row in changes.collect()),
+        [
+            row.operation
+            for row in dks.DeltaTable.forName(spark, "cloned").history().collect()
+        ],
+    ]
+
+
 def main(plain: str, odd: str, version: int, uri: str) -> None:
     """Read a plain table and an odd one, and write a third."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -48,6 +67,7 @@ def main(plain: str, odd: str, version: int, uri: str) -> None:
                     "where": [rows.count(), len(rows.inputFiles())],
                     "written": written(spark, uri),
                     "rows": sorted(list(row) for row in dks.read(spark, uri).collect()),
+                    "named": by_name(spark, uri),
                     "before": dks.read(spark, plain, version=version).count(),
                     "view": [
                         list(row)

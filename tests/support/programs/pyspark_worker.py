@@ -27,6 +27,7 @@ def main(folder: Path) -> None:
             "pyspark": pyspark.__version__,
             "written": written(spark),
             "changed": changed(spark),
+            "queried": queried(spark),
             "streamed": streamed(spark, folder),
             "format": by_format(spark, f"{uri}?table=stock"),
             "rows": sorted(map(list, dks.read(spark, "stock").collect())),
@@ -75,6 +76,27 @@ def changed(spark: SparkSession) -> dict[str, int]:
     table.delete(sf.col("id") < 15)
     table.optimize().executeZOrderBy("id")
     return metrics.asDict()
+
+
+def queried(spark: SparkSession) -> list[list[Any]]:
+    """Create, change and query a table by SQL; its rows and its operations."""
+    statements = (
+        "CREATE TABLE visits (id BIGINT, page STRING DEFAULT 'home') CLUSTER BY (id)",
+        "INSERT INTO visits (id) VALUES (1), (2)",
+        "UPDATE visits SET page = concat(page, '!') WHERE id = 1",
+        "MERGE INTO visits AS v USING (SELECT id + 2 AS id, page FROM visits) AS s "
+        "ON v.id = s.id WHEN NOT MATCHED THEN INSERT *",
+        "DELETE FROM visits WHERE id = 3",
+        "CREATE TABLE copied CLONE visits",
+    )
+    for statement in statements:
+        dks.sql(spark, statement)
+    found = dks.sql(spark, "SELECT * FROM copied c WHERE id > :x", {"x": 0})
+    history = dks.sql(spark, "DESCRIBE HISTORY visits")
+    return [
+        *sorted(map(list, found.collect())),
+        [row.operation for row in history.collect()],
+    ]
 
 
 def streamed(spark: SparkSession, folder: Path) -> list[int]:

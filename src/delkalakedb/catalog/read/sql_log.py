@@ -130,11 +130,12 @@ class SqlTxnLogReader:
         until_ms: int | None = None,
         operation: str | None = None,
         actor: str | None = None,
+        before: int | None = None,
     ) -> list[Commit]:
         """Return the commits up to a head's version, newest first."""
         params = {
             "table_id": head.table_id,
-            "version": head.version,
+            "version": head.version if before is None else before - 1,
             "max_rows": _NO_LIMIT if limit is None else min(limit, _NO_LIMIT),
             "since_ms": since_ms,
             "until_ms": until_ms,

@@ -98,23 +98,30 @@ def to_cluster(
         names: the columns that the table is clustered by.
         least_bytes: the size of a run's files from which they stay as they are.
     """
-    new: list[Add] = []
-    runs: defaultdict[str, list[Add]] = defaultdict(list)
-    for add in adds:
-        tags = known(add.tags) or {}
-        run, by = tags.get(_CUBE), tags.get(_BY)
-        if known(add.clustering_provider) not in (None, _PROVIDER):
-            continue
-        if run is None or by is None:
-            new.append(add)
-        elif msgspec.json.decode(by) == list(names):
-            runs[run].append(add)
+    ours = [a for a in adds if known(a.clustering_provider) in (None, _PROVIDER)]
+    new = [add for add in ours if not _is_clustered(add)]
+    runs = clustering_runs(ours, names)
     small = [
         files for files in runs.values() if sum(f.size for f in files) < least_bytes
     ]
     if not new and len(small) <= 1:
         return []
     return [*new, *(add for files in small for add in files)]
+
+
+def clustering_runs(adds: Iterable[Add], names: Sequence[str]) -> dict[str, list[Add]]:
+    """Return the files that are clustered by `names`, by the run that wrote them."""
+    runs: defaultdict[str, list[Add]] = defaultdict(list)
+    for add in filter(_is_clustered, adds):
+        tags = known(add.tags) or {}
+        if msgspec.json.decode(str(tags[_BY])) == list(names):
+            runs[str(tags[_CUBE])].append(add)
+    return runs
+
+
+def _is_clustered(add: Add) -> bool:
+    tags = known(add.tags) or {}
+    return tags.get(_CUBE) is not None and tags.get(_BY) is not None
 
 
 def clustered(adds: Iterable[Add], names: Sequence[str], run: str) -> list[Add]:

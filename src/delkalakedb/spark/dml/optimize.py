@@ -17,7 +17,7 @@ from delkalakedb.clock import now_ms
 from delkalakedb.errors import DeltaError, SchemaMismatchError
 from delkalakedb.model.actions import Add, Metadata, known
 from delkalakedb.model.predicate.predicate import Predicate
-from delkalakedb.model.rules.clusters import clustered, to_cluster
+from delkalakedb.model.rules.clusters import clustered, clustering_runs, to_cluster
 from delkalakedb.model.stats.stats import measured_columns
 from delkalakedb.spark.dml.rewrite import Targeted
 from delkalakedb.spark.pyspark_api import repartition_by_id
@@ -269,6 +269,26 @@ class _Optimization:
             "auto": False,
         }
 
+    def _clustering(
+        self, considered: Files, merged: dict[str, int], clusters: bool
+    ) -> dict[str, Any] | None:
+        """Return the metrics of a clustered table; Delta's cube is a run's files."""
+        if not self._clusters:
+            return None
+        runs = clustering_runs(considered.adds, self._clusters)
+        cubes = _count([add for files in runs.values() for add in files])
+        others = {
+            "num": len(considered) - cubes["num"],
+            "size": considered.size_bytes - cubes["size"],
+        }
+        return {
+            "inputZCubeFiles": cubes,
+            "inputOtherFiles": others,
+            "inputNumZCubes": len(runs),
+            "mergedFiles": merged,
+            "numOutputZCubes": int(clusters),
+        }
+
     def _result(
         self, considered: Files, gone: Files, adds: list[Add], bins: Bins
     ) -> dict[str, Any]:
@@ -276,8 +296,7 @@ class _Optimization:
         partitions, metadata = len(_partitions(bins)), self.target.metadata
         num_columns = len(table_schema(metadata))
         measured = {column.path[0] for column in measured_columns(metadata)}
-        merged = {"num": len(gone), "size": gone.size_bytes}
-        nothing = {"num": 0, "size": 0}
+        merged, nothing = _count(gone.adds), _count([])
         z_order = {
             "strategyName": "all",
             "inputCubeFiles": nothing,
@@ -294,7 +313,7 @@ class _Optimization:
             "filesRemoved": _sizes(gone.adds),
             "partitionsOptimized": partitions,
             "zOrderStats": z_order if self.z_order_by and bins else None,
-            "clusteringStats": None,
+            "clusteringStats": self._clustering(considered, merged, bool(adds)),
             "numBins": len(bins),
             "numBatches": 1 if bins else 0,
             "totalConsideredFiles": len(considered),
@@ -347,6 +366,10 @@ def _parsed(target: Target, condition: str) -> str:
     ((plan,),) = target.spark.sql(query).collect()
     found = re.search(r"Filter (.*)", plan)
     return found[1] if found else condition
+
+
+def _count(adds: Sequence[Add]) -> dict[str, int]:
+    return {"num": len(adds), "size": sum(add.size for add in adds)}
 
 
 def _is_slight(add: Add, least_bytes: int) -> bool:

@@ -35,7 +35,6 @@ from delkalakedb.spark.exceptions import delta_spark_errors
 from delkalakedb.spark.face.definition import Definition
 from delkalakedb.spark.reader import Target, kept, pruning
 from delkalakedb.spark.schemas import (
-    check_new_schema,
     find_field,
     table_schema,
 )
@@ -375,10 +374,14 @@ class Write:
         metrics: Mapping[str, int],
         gone: Sequence[Add] | None = None,
     ) -> Work[None]:
+        """Return the commit; a write that changes nothing makes no version."""
         info = self._info(out.adds, metrics, dynamic=gone is not None)
         work = out.work(None, info, gone or ())
         (actions,) = work.commits
-        return replace(work, commits=[[*actions, *more, *self._txns]])
+        actions = [*actions, *more, *self._txns]
+        if actions == [info] and not metrics.get("numRemovedFiles"):
+            return Work(None)
+        return replace(work, commits=[actions])
 
     # ---- parts of the commit
 
@@ -406,10 +409,7 @@ class Write:
         merges = self.merge_schema
         if not (merges_schemas(self.df.sparkSession) if merges is None else merges):
             return metadata
-        evolved = evolved_metadata(metadata, self.df.schema)
-        if evolved != metadata:
-            check_new_schema(table_schema(evolved), evolved)
-        return evolved
+        return evolved_metadata(metadata, self.df.schema)
 
     def _domains(self, snapshot: Snapshot, metadata: Metadata) -> list[DomainMetadata]:
         """Return the columns by which a table with a new schema is clustered."""

@@ -3,12 +3,13 @@
 # ruff: noqa: N802, N803 - delta-spark's names
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -61,7 +62,7 @@ from delkalakedb.spark.face.builders import (
     DeltaOptimizeBuilder,
     DeltaTableBuilder,
 )
-from delkalakedb.spark.pyspark_api import parse_type
+from delkalakedb.spark.pyspark_api import from_arrow, parse_type, to_arrow_schema
 from delkalakedb.spark.reader import (
     Condition,
     Target,
@@ -114,6 +115,24 @@ _DETAIL = """
 """
 
 
+# commits that are Python objects at a time
+_PAGE_COMMITS = 1000
+
+
+def _history_pages(snapshot: Snapshot, limit: int | None) -> Iterator[list[Commit]]:
+    """Yield the newest commits, newest first."""
+    left, before = limit, None
+    while left is None or left > 0:
+        most = _PAGE_COMMITS if left is None else min(left, _PAGE_COMMITS)
+        page = snapshot.history(most, before=before)
+        if page:
+            yield page
+            before = page[-1].version
+        if len(page) < most:
+            return
+        left = None if left is None else left - most
+
+
 def _commit(commit: Commit) -> dict[str, Any]:
     return {
         "version": commit.version,
@@ -161,8 +180,10 @@ class InCatalog:
         self, version: int | None = None, *, timestamp_ms: int | None = None
     ) -> Snapshot:
         """Return the table at a version or a time."""
-        name = require_table(self.uri)
-        return open_catalog(self.uri).snapshot(name, version, timestamp_ms=timestamp_ms)
+        with delta_spark_errors():
+            return open_catalog(self.uri).snapshot(
+                require_table(self.uri), version, timestamp_ms=timestamp_ms
+            )
 
     def catalog_uri(self) -> Uri:
         """Return the URI of the table's catalog."""
@@ -203,11 +224,13 @@ class InTransaction:
 
     def snapshot(self) -> Snapshot:
         """Return the table with the changes that the transaction has staged."""
-        return self.tables.snapshot(self.name)
+        with delta_spark_errors():
+            return self.tables.snapshot(self.name)
 
     def perform(self, operation: Operation[T]) -> T:
         """Stage `operation` in the transaction."""
-        return self.tables.stage(self.name, operation)
+        with delta_spark_errors():
+            return self.tables.stage(self.name, operation)
 
     def at(
         self, version: int | None = None, *, timestamp_ms: int | None = None
@@ -330,6 +353,7 @@ class DeltaTable:
         sparkSession: SparkSession,
         identifier: str,
         partitionSchema: str | StructType | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> "DeltaTable":
         """Make a table of the session's catalog from a folder of Parquet files.
 
@@ -340,6 +364,8 @@ class DeltaTable:
             identifier: the folder, as parquet.`path`.
             partitionSchema: the partition columns of folders such as `day=tue`, as
                 DDL or as a schema.
+            storage_options: the options of the folder's object store, which executors
+                get, too.
         """
         spark = session_of(sparkSession)
         need(identifier, str, "identifier")
@@ -354,9 +380,9 @@ class DeltaTable:
         with delta_spark_errors():
             if any(table.name == name for table in tables_of(uri)):
                 raise TableExistsError(f"{name}: the folder is a table already")
-            plan = Conversion(spark, schema).operation()
-            make_table(catalog, name, found["path"], plan)
-        return cls.forUri(spark, format_uri(uri))
+            plan = Conversion(spark, schema, storage_options).operation()
+            make_table(catalog, name, found["path"], plan, storage_options)
+        return cls.forUri(spark, format_uri(uri), storage_options)
 
     @classmethod
     def create(
@@ -484,14 +510,12 @@ class DeltaTable:
             dryRun: delete nothing, and return the paths of the files instead.
         """
         checks = str(self._spark.conf.get(_CHECK_RETENTION, "true")).lower() == "true"
-        raw: Any = self._handle.face()._table
-        paths = raw.vacuum(
-            dryRun,
-            retentionHours,
-            checks,
-            full=not lite,
-            inventory=None if inventory is None else self._files_in(inventory),
-        )
+        found = None if inventory is None else self._files_in(inventory)
+        with delta_spark_errors():
+            raw: Any = self._handle.face()._table
+            paths = raw.vacuum(
+                dryRun, retentionHours, checks, full=not lite, inventory=found
+            )
         schema = StructType([StructField("path", StringType())])
         rows = [(path,) for path in paths] if dryRun else []
         return self._spark.createDataFrame(rows, schema)
@@ -509,8 +533,17 @@ class DeltaTable:
 
     def history(self, limit: int | None = None) -> DataFrame:
         """Return the table's commits, newest first."""
-        commits = self._handle.snapshot().history(limit)
-        return self._spark.createDataFrame(list(map(_commit, commits)), _HISTORY)
+        kind = parse_type(_HISTORY)
+        assert isinstance(kind, StructType)
+        pages = _history_pages(self._handle.snapshot(), limit)
+        schema = to_arrow_schema(kind)
+        batches = [
+            pa.RecordBatch.from_pylist(list(map(_commit, page)), schema)
+            for page in pages
+        ]
+        # one batch at least, because pyspark can't take a column without one
+        batches = batches or [pa.RecordBatch.from_pylist([], schema)]
+        return from_arrow(self._spark, pa.Table.from_batches(batches, schema), kind)
 
     def detail(self) -> DataFrame:
         """Return one row with the table's location, size, properties and so on."""
@@ -539,7 +572,8 @@ class DeltaTable:
         """Write manifests of the data files for readers without Delta support."""
         if mode.lower() != "symlink_format_manifest":
             raise ValueError(f"mode {mode!r} isn't symlink_format_manifest")
-        self._handle.face().generate()
+        with delta_spark_errors():
+            self._handle.face().generate()
 
     def restoreToVersion(self, version: int) -> DataFrame:
         """Restore the table to `version`, and return one row with metrics."""
@@ -557,9 +591,10 @@ class DeltaTable:
         return self._spark.createDataFrame([row], schema)
 
     def _restore(self, target: int | datetime) -> DataFrame:
-        raw: Any = self._handle.face()._table
         given = target if isinstance(target, int) else target.isoformat()
-        raw.restore(given, may_stay=True)
+        with delta_spark_errors():
+            raw: Any = self._handle.face()._table
+            raw.restore(given, may_stay=True)
         snapshot = self._handle.snapshot()
         (done,) = snapshot.history(1)
         row = {

@@ -339,8 +339,8 @@ def read(
     Args:
         spark: the Spark session.
         uri: the table's `deltasql://` URI, or its name in the session's catalog.
-        where: a filter of the rows. The catalog skips files by a text in Spark's SQL,
-            but not by a Column.
+        where: a condition, as a text in Spark's SQL or as a Column. The catalog skips
+            files by a text and, in a classic session, by a Column.
         version: the version; by default the latest.
         timestamp: selects the newest version up to this time, which is in the
             session's time zone unless it names a zone.
@@ -365,9 +365,10 @@ def read(
             feed = open_feed(open_catalog(parsed), require_table(parsed), *bounds)
             return read_changes(spark, feed, where, columns, storage_options)
     at_ms = None if timestamp is None else to_ms(moment_of(spark, timestamp))
-    snapshot = open_catalog(parsed).snapshot(
-        require_table(parsed), version, timestamp_ms=at_ms
-    )
+    with delta_spark_errors():
+        snapshot = open_catalog(parsed).snapshot(
+            require_table(parsed), version, timestamp_ms=at_ms
+        )
     return read_snapshot(spark, snapshot, where, columns, storage_options)
 
 

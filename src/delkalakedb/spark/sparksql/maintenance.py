@@ -268,6 +268,5 @@ def run_convert(session: Session, cursor: Cursor) -> DataFrame:
     cursor.finish()
     format_, *rest = name.parts
     place = f"{format_}.`{'.'.join(rest)}`" if rest else format_
-    given = (place,) if schema is None else (place, schema)
-    DeltaTable.convertToDelta(session.spark, *given)
+    DeltaTable.convertToDelta(session.spark, place, schema, session.storage_options)
     return session.empty()

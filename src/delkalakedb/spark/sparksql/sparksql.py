@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from delkalakedb.errors import QueryError
 from delkalakedb.spark.exceptions import delta_spark_errors
 from delkalakedb.spark.session import check_spark
+from delkalakedb.spark.sparksql.alter_statements import run_alter
 from delkalakedb.spark.sparksql.maintenance import (
     run_convert,
     run_describe,
@@ -17,6 +18,7 @@ from delkalakedb.spark.sparksql.maintenance import (
     run_show,
     run_vacuum,
 )
+from delkalakedb.spark.sparksql.refusals import STATEMENTS, check_supported
 from delkalakedb.spark.sparksql.relations import Session, run_query
 from delkalakedb.spark.sparksql.row_statements import (
     run_delete,
@@ -26,7 +28,7 @@ from delkalakedb.spark.sparksql.row_statements import (
 )
 from delkalakedb.spark.sparksql.statement import Args, Cursor, Part, Statement
 from delkalakedb.spark.sparksql.table_statements import (
-    run_alter,
+    run_comment,
     run_create,
     run_drop,
 )
@@ -34,6 +36,7 @@ from delkalakedb.spark.sparksql.table_statements import (
 _QUERIES = ("SELECT", "VALUES", "FROM", "TABLE", "(")
 _STATEMENTS: Mapping[str, Callable[[Session, Cursor], DataFrame]] = {
     "ALTER TABLE": run_alter,
+    "COMMENT": run_comment,
     "CONVERT": run_convert,
     "CREATE": run_create,
     "DELETE": run_delete,
@@ -95,6 +98,7 @@ def _run(session: Session, statement: Part) -> DataFrame:
         return run_query(session, statement)
     if any(map(cursor.sees, _QUERIES)):
         return run_query(session, statement)
+    check_supported(cursor, STATEMENTS)
     words = cursor.take(*_STATEMENTS)
     if words is None:
         begins = " ".join(token.text for token in statement.tokens[:2])

@@ -17,7 +17,8 @@ else:
         __name__,
         {
             "checks": (
-                "check_defaults default_columns finished generated_columns required"
+                "CURRENT_DEFAULT check_defaults default_columns finished "
+                "generated_columns required"
             ),
             "data_files": (
                 "CHANGE_TYPE Output Timer commit_info output_metrics write_files"

@@ -23,7 +23,7 @@ from delkalakedb.spark.schemas import quoted, table_schema
 
 Check = tuple[Column, str]
 
-_DEFAULT = "CURRENT_DEFAULT"
+CURRENT_DEFAULT = "CURRENT_DEFAULT"
 _CONSTRAINT = "delta.constraints."
 _GENERATED = "delta.generationExpression"
 _INVARIANTS = "delta.invariants"
@@ -66,9 +66,9 @@ def generated_columns(metadata: Metadata) -> dict[str, Column]:
 def default_columns(schema: StructType) -> dict[str, Column]:
     """Return the values that columns have in rows without a value for them."""
     return {
-        field.name: sf.expr(field.metadata[_DEFAULT]).cast(field.dataType)
+        field.name: sf.expr(field.metadata[CURRENT_DEFAULT]).cast(field.dataType)
         for field in schema
-        if _DEFAULT in field.metadata
+        if CURRENT_DEFAULT in field.metadata
     }
 
 
@@ -78,7 +78,7 @@ def check_defaults(spark: SparkSession, schema: StructType) -> None:
         try:
             spark.range(1).drop("id").select(value).schema  # noqa: B018
         except PySparkException as error:
-            given = schema[name].metadata[_DEFAULT]
+            given = schema[name].metadata[CURRENT_DEFAULT]
             raise DeltaError(
                 f"column {name}: {given!r} can't be a default; give a constant "
                 f"expression: {error}"

@@ -1,7 +1,9 @@
 """Fit rows to a table's schema, evolve the schema, and assign columns."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import count
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
@@ -22,22 +24,29 @@ from pyspark.sql.types import (
 )
 
 from delkalakedb.errors import DeltaError, SchemaMismatchError
-from delkalakedb.model.actions import Metadata, Protocol
+from delkalakedb.model.actions import Metadata, Protocol, known
 from delkalakedb.model.rules.features import FEATURES, TYPES, schema_words
 from delkalakedb.model.rules.protocol import supported_features, supporting
-from delkalakedb.model.schema.schema import parse_path
+from delkalakedb.model.schema.schema import (
+    COLUMN_ID,
+    PHYSICAL_NAME,
+    parse_path,
+    parse_schema,
+)
 from delkalakedb.spark.schemas import (
     check_new_schema,
     find_field,
     is_mapped,
     quoted,
     table_schema,
+    within,
 )
 from delkalakedb.spark.writer.checks import default_columns
 from delkalakedb.write import Target as NewTarget
 from delkalakedb.write.engines.deltars import creation
 
 Path = tuple[str, ...]
+_LAST_ID = "delta.columnMapping.maxColumnId"
 
 
 def assigned_columns(
@@ -180,12 +189,31 @@ def evolved_metadata(metadata: Metadata, new: StructType) -> Metadata:
     merged = _merged(schema, plain_schema(new))
     if merged == schema:
         return metadata
+    check_new_schema(merged, metadata)
     if is_mapped(metadata):
-        raise SchemaMismatchError(
-            "columns can't be merged into a table with column mapping; add columns "
-            "with DeltaTable.alter.add_columns first"
-        )
+        return _mapped(metadata, merged)
     return msgspec.structs.replace(metadata, schema_string=merged.json())
+
+
+def _mapped(metadata: Metadata, schema: StructType) -> Metadata:
+    """Return the metadata with `schema`, and physical names and ids of new fields."""
+    configuration = dict(known(metadata.configuration) or {})
+    fields = parse_schema(metadata.schema_string).walk()
+    there = max((field.metadata.get(COLUMN_ID, 0) for field in fields), default=0)
+    ids = count(max(int(configuration.get(_LAST_ID) or 0), there) + 1)
+    named = StructType([_named(field, ids) for field in schema])
+    configuration[_LAST_ID] = str(next(ids) - 1)
+    return msgspec.structs.replace(
+        metadata, schema_string=named.json(), configuration=configuration
+    )
+
+
+def _named(field: StructField, ids: Iterator[int]) -> StructField:
+    given = field.metadata
+    if PHYSICAL_NAME not in given:
+        given = {**given, COLUMN_ID: next(ids), PHYSICAL_NAME: f"col-{uuid4()}"}
+    kind = within(field.dataType, lambda inner: _named(inner, ids))
+    return StructField(field.name, kind, field.nullable, given)
 
 
 def replaced_metadata(

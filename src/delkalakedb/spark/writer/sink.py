@@ -49,7 +49,6 @@ from delkalakedb.spark.schemas import (
     check_new_schema,
     find_field,
     spark_schema,
-    table_schema,
 )
 from delkalakedb.spark.writer.data_files import (
     Upload,
@@ -202,6 +201,7 @@ class _Sink:
         try:
             return catalog.snapshot(name)
         except TableNotFoundError:
+            check_new_schema(schema)
             with suppress(TableExistsError):
                 create_table(
                     catalog,
@@ -223,7 +223,6 @@ class _Sink:
             metadata = evolved_metadata(base.metadata, schema)
             if metadata == base.metadata:
                 return Work(None)
-            check_new_schema(table_schema(metadata), metadata)
             actions = _metadata_actions(base, metadata)
             return Work(None, [[commit_info("ADD COLUMNS", {}, {}), *actions]])
 
