@@ -224,3 +224,30 @@ def test_background_publisher_of_a_command_is_waited_for(
         done = on_sqlite("set", "sales", "owner=b", code=1)
 
     assert "Warning: sales: version 3 is committed" in done.stderr
+
+
+def test_fence_is_tried_without_a_commit(on_sqlite: Cli) -> None:
+    tried = on_sqlite.json("mirror", "fence", "sales", "--dry-run")
+
+    assert tried == {"table": "sales", "published_version": 1, "dry_run": True}
+    assert on_sqlite.json("tables")[0]["version"] == 1
+    on_sqlite("mirror", "fence", "sales", "--yes")
+    assert "is fenced already" in on_sqlite("mirror", "fence", "sales").stdout
+
+
+def test_status_is_watched_until_it_is_interrupted(on_sqlite: Cli) -> None:
+    words = ["-c", "from delkalakedb.cli import main; main()", "mirror", "status"]
+    watching = subprocess.Popen(
+        [sys.executable, *words, "--watch", "0.2s", "-o", "csv"],
+        env=os.environ | {"DELTASQL_CATALOG": str(on_sqlite.uri)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stdout is not None
+    lines = [watching.stdout.readline() for _ in range(6)]
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=60)
+
+    assert watching.returncode == 130
+    assert [line.startswith("sales,published") for line in lines[1::2]] == [True] * 3

@@ -1,11 +1,9 @@
 """The command `deltasql`: its options and the list of its commands."""
 
-import os
-
 import click
 
 from delkalakedb.cli import shell
-from delkalakedb.cli.app import App, Root
+from delkalakedb.cli.app import App, Root, command, no_such_command
 from delkalakedb.cli.commands import (
     admin,
     data,
@@ -22,25 +20,26 @@ from delkalakedb.cli.commands import (
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88},
     epilog="Example: deltasql --catalog deltasql://sqlite/meta.db tables",
 )
-@click.option(
-    "--catalog",
-    metavar="URI",
-    envvar="DELTASQL_CATALOG",
-    show_envvar=True,
-    help="The catalog's deltasql:// URI; ${NAME} stands for an environment variable.",
-)
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False),
-    help="The configuration file to use instead of deltalakedb.toml.",
-)
 @click.version_option(package_name="delkalakedb", prog_name="deltasql")
-@click.pass_context
-def cli(ctx: click.Context, catalog: str | None, config: str | None) -> None:
+def cli() -> None:
     """Migrate, inspect and operate Delta tables whose metadata is in a SQL database."""
-    if config:
-        os.environ["DELKALAKEDB_CONFIG"] = config
-    ctx.ensure_object(App).uri = catalog
+
+
+@command("help", epilog="Example: deltasql help history")
+@click.argument("names", nargs=-1, metavar="[COMMAND]")
+@click.pass_context
+def help_(ctx: click.Context, names: tuple[str, ...]) -> None:
+    """Show the help of COMMAND, or the list of all commands."""
+    above = ctx.find_root()
+    found = above.command
+    for name in names:
+        group = found if isinstance(found, click.Group) else click.Group()
+        one = group.get_command(above, name)
+        if one is None:
+            raise no_such_command(name, group.commands, above)
+        found, above = one, click.Context(one, above, name)
+    lines = found.get_help(above).splitlines()
+    ctx.ensure_object(App).output.lines(lines, "line")
 
 
 cli.add_section(
@@ -87,6 +86,7 @@ cli.add_section(
     admin.backup,
     admin.restore_catalog,
     admin.completion,
+    help_,
 )
 
 
