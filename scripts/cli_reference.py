@@ -41,10 +41,10 @@ def reference() -> str:
 
 def _parts() -> Iterator[str]:
     yield _block(cli, "deltasql")
-    for title, commands in cli.sections.items():
+    for title, names in cli.sections.items():
         yield f"## {title}\n"
-        for command in commands:
-            yield from _command(command, f"deltasql {command.name}")
+        for name in names:
+            yield from _command(cli.commands[name], f"deltasql {name}")
 
 
 def _command(command: click.Command, path: str) -> Iterator[str]:

@@ -125,7 +125,7 @@ def test_fence_shuts_others_out(deltasql: Cli) -> None:
     assert "Add --yes" in deltasql("mirror", "fence", "sales", code=2).stderr
 
     done = deltasql.json("mirror", "fence", "sales", "--yes")
-    assert done == {"table": "sales", "published_version": 2}
+    assert done == {"table": "sales", "published_version": 2, "dry_run": False}
     with pytest.raises(deltalake.exceptions.DeltaError, match="catalog"):
         append_foreign(deltasql, 7)
 

@@ -2,17 +2,7 @@
 
 import click
 
-from delkalakedb.cli import shell
 from delkalakedb.cli.app import App, Root, command, no_such_command
-from delkalakedb.cli.commands import (
-    admin,
-    data,
-    maintain,
-    migrate,
-    mirror,
-    show,
-    tables,
-)
 
 
 @click.group(
@@ -44,49 +34,65 @@ def help_(ctx: click.Context, names: tuple[str, ...]) -> None:
 
 cli.add_section(
     "Tables",
-    tables.init,
-    show.tables,
-    tables.create,
-    show.describe,
-    show.schema,
-    show.history,
-    show.files,
-    tables.rename,
-    tables.set_,
-    tables.unset,
-    tables.drop,
+    {
+        "init": "commands.tables",
+        "tables": "commands.show",
+        "create": "commands.tables",
+        "describe": "commands.show",
+        "schema": "commands.show",
+        "history": "commands.show",
+        "files": "commands.show",
+        "rename": "commands.tables",
+        "set_": "commands.tables",
+        "unset": "commands.tables",
+        "drop": "commands.tables",
+    },
 )
 cli.add_section(
-    "Data", data.head, data.query, shell.shell, data.append, data.export, data.diff
+    "Data",
+    {
+        "head": "commands.data",
+        "query": "commands.data",
+        "shell": "shell",
+        "append": "commands.data",
+        "export": "commands.data",
+        "diff": "commands.data",
+    },
 )
 cli.add_section(
     "Migrate",
-    migrate.import_,
-    migrate.convert,
-    migrate.sync,
-    migrate.copy,
-    migrate.detach,
+    {
+        "import_": "commands.migrate",
+        "convert": "commands.migrate",
+        "sync": "commands.migrate",
+        "copy": "commands.migrate",
+        "detach": "commands.migrate",
+    },
 )
 cli.add_section(
     "Operate",
-    mirror.mirror,
-    maintain.verify,
-    maintain.optimize,
-    maintain.vacuum,
-    maintain.checkpoint,
-    maintain.restore,
-    maintain.retention,
+    {
+        "mirror": "commands.mirror",
+        "verify": "commands.maintain",
+        "optimize": "commands.maintain",
+        "vacuum": "commands.maintain",
+        "checkpoint": "commands.maintain",
+        "restore": "commands.maintain",
+        "retention": "commands.maintain",
+    },
 )
 cli.add_section(
     "Catalog",
-    admin.stats,
-    admin.doctor,
-    admin.audit,
-    admin.upgrade,
-    admin.backup,
-    admin.restore_catalog,
-    admin.completion,
-    help_,
+    {
+        "stats": "commands.admin",
+        "doctor": "commands.admin",
+        "audit": "commands.admin",
+        "upgrade": "commands.admin",
+        "backup": "commands.admin",
+        "restore_catalog": "commands.admin",
+        "completion": "commands.admin",
+        "help_": "commands.root",
+    },
 )
 
 
