@@ -78,7 +78,8 @@ def test_stats_advise_what_is_worth_while(deltasql: Cli) -> None:
     past = f"deletion_timestamp_ms - {8 * DAY_MS}"
     change(deltasql, f"UPDATE dl_files SET deletion_timestamp_ms = {past}")
     old = f"timestamp_ms = timestamp_ms - {8 * DAY_MS}"
-    change(deltasql, f"UPDATE dl_table_versions SET {old} WHERE version < 12")
+    change(deltasql, f"UPDATE dl_table_versions SET {old}")
+    change(deltasql, f"UPDATE dl_tables SET {old}")
     (found,) = deltasql.json("stats")
     assert (found["advice"], found["expired_tombstones"]) == ("vacuum", 11)
     deltasql("vacuum", "sales", "--yes")

@@ -125,7 +125,9 @@ def count_due(session: Session, name: str, now_ms: int) -> Due:
     (vacuumed_ms,) = session.values("load_vacuum_time", key)
     # A vacuum deletes the files whose tombstones have expired when it starts.
     done_ms = -1 if vacuumed_ms is None else vacuumed_ms - (now_ms - cutoff_ms)
-    limits = {"after_ms": done_ms, "cutoff_ms": cutoff_ms}
+    at = {"timestamp_ms": cutoff_ms, "first": 0, "end": 2**62}
+    (kept,) = session.values("load_version_at", key | at) or [-1]
+    limits = {"after_ms": done_ms, "cutoff_ms": cutoff_ms, "floor": kept}
     (tombstones,) = session.values("count_tombstones", key | limits)
     floor = _floor(session, bounds, None, None, now_ms)
     return Due(floor - bounds.first_version, tombstones)

@@ -111,15 +111,16 @@ SELECT max(timestamp_ms) FROM dl_table_versions
 WHERE table_id = :table_id AND operation = 'VACUUM START'
 
 -- name: count_tombstones
--- The files that were removed in a period and not added again.
+-- The files that were removed in a period and up to a version, and not added again.
 SELECT count(DISTINCT d.path) FROM dl_files d
-WHERE d.table_id = :table_id AND d.removed_version IS NOT NULL
+WHERE d.table_id = :table_id AND d.removed_version <= :floor
     AND COALESCE(d.deletion_timestamp_ms, 0) > :after_ms
     AND COALESCE(d.deletion_timestamp_ms, 0) <= :cutoff_ms
     AND NOT EXISTS (
         SELECT 1 FROM dl_files l
         WHERE l.path_hash = d.path_hash AND l.table_id + 0 = d.table_id
-            AND l.path = d.path AND l.removed_version IS NULL
+            AND l.path = d.path
+            AND (l.removed_version IS NULL OR l.removed_version > :floor)
     )
 
 -- name: load_growth
