@@ -369,6 +369,7 @@ def test_help_of_a_command_is_that_of_its_option() -> None:
         (["histroy", "sales"], 2, "'histroy'; did you mean history?"),
         (["mirror", "stauts"], 2, "'stauts'; did you mean status?"),
         (["files", "SALE"], 5, "no such table; did you mean sales?"),
+        (["files", "sales", "--where", "dya = 'mon'"], 2, "dya; did you mean day?"),
         (["verify", "slaes"], 5, "no such table; did you mean sales?"),
         (["head", "sales", "--columns", "dya"], 2, "no column dya; did you mean day?"),
         (

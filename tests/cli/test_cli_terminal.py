@@ -328,15 +328,22 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     return command
 
 
-def test_table_names_are_completed(catalog: Cli) -> None:
+@pytest.mark.parametrize("where", ["environment", "before", "after"])
+def test_table_names_are_completed(catalog: Cli, where: str) -> None:
+    given = f"--catalog {catalog.uri} "
+    words = {
+        "environment": "deltasql describe sa",
+        "before": f"deltasql {given}describe sa",
+        "after": f"deltasql describe {given}sa",
+    }[where]
     done = subprocess.run(
         [COMMAND],
         env=os.environ
         | {
-            "DELTASQL_CATALOG": str(catalog.uri),
+            "DELTASQL_CATALOG": str(catalog.uri) if where == "environment" else "",
             "_DELTASQL_COMPLETE": "bash_complete",
-            "COMP_WORDS": "deltasql describe sa",
-            "COMP_CWORD": "2",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
         },
         capture_output=True,
         text=True,

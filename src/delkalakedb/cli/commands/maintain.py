@@ -357,6 +357,7 @@ def vacuum(
     file.
     """
     from delkalakedb.deltalake import Vacuum, retention_of
+    from delkalakedb.errors import DeltaError
     from delkalakedb.storage import open_store
 
     hours: Any = None if retention is None else retention / timedelta(hours=1)
@@ -364,7 +365,10 @@ def vacuum(
     def plan(name: str) -> tuple[str, dict[str, int]]:
         log = catalog.log(name)
         head = log.head()
-        kept = retention_of(head, hours, enforce=not force)
+        try:
+            kept = retention_of(head, hours, enforce=not force)
+        except DeltaError as error:
+            raise DeltaError(f"{error}; --force allows it") from error
         store = open_store(head.location)
         return name, Vacuum(catalog, log, store, kept.asked_ms, full, ()).plan()
 
