@@ -249,31 +249,35 @@ class _Session:
         self._app.say(f"({count_of(shown.rows, 'row')}{cut})")
 
     def _command(self, words: list[str]) -> int:
+        """Run a command, one of the shell's own or of `deltasql`."""
         name = words[0].lstrip(".\\")
-        name = _ALIASES.get(name, name) if words[0] != name else name
-        if name == "describe" and words == ["\\d"]:
-            name = "tables"
-        if name in ("exit", "quit"):
+        is_escaped = name != words[0]
+        if is_escaped:
+            name = "tables" if words == ["\\d"] else _ALIASES.get(name, name)
+        if name in _OWN:
             self._left = True
             return 0
-        if words[0] != name and name in _SWITCHES:
+        if is_escaped and name in _SWITCHES:
             return self._switch(name, words[1:])
-        if name == "?":
+        if is_escaped and name == "?":
             for left, right in _HELP:
                 click.echo(f"{left:16}{right}")
             return 0
-        if name not in self._names:
-            from delkalakedb.errors import did_you_mean
+        if name in self._names:
+            return self._delegate([name, *words[1:]])
+        from delkalakedb.errors import did_you_mean
 
-            hint = did_you_mean(name, self._names)
-            raise click.UsageError(f"no command {words[0]}{hint}; \\? lists them")
+        hint = did_you_mean(name, self._names)
+        raise click.UsageError(f"no command {words[0]}{hint}; \\? lists them")
+
+    def _delegate(self, words: list[str]) -> int:
+        """Run a command of `deltasql` with the shell's own options."""
         app = self._app
-        flags = (
-            ["--quiet"] * app.quiet + ["--debug"] * app.debug + ["--wide"] * app.wide
-        )
+        flags = ["--quiet"] * app.quiet + ["--debug"] * app.debug
+        flags += ["--wide"] * app.wide
         given = ["--catalog", app.catalog_uri, "--output", app.kind, *flags]
         code: Any = self._root.main(
-            [*given, name, *words[1:]], prog_name="deltasql", standalone_mode=False
+            [*given, *words], prog_name="deltasql", standalone_mode=False
         )
         return code if isinstance(code, int) else 0
 
