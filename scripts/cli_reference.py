@@ -20,11 +20,16 @@ writes it from the command's help texts; don't edit it.
 |---|---|
 | 0 | success |
 | 1 | success, but tables differ, a check fails, or a commit isn't published yet |
-| 2 | invalid usage |
+| 2 | invalid usage: an unknown option, or a text that isn't understood (see below) |
 | 3 | the catalog can't be reached |
 | 4 | a conflict: another commit won, or another process holds a lock |
-| 5 | failure |
+| 5 | failure: any other error |
 | 130 | interrupted |
+
+Exit code 2 is for SQL that can't be parsed or names an unknown column, and for schemas,
+conditions, times, URIs and settings that are wrong. Exit code 5 is for what the catalog
+refuses: an unknown table or version, a name or a property that can't be used, or data
+that doesn't fit the table.
 
 """
 
@@ -36,10 +41,10 @@ def reference() -> str:
 
 def _parts() -> Iterator[str]:
     yield _block(cli, "deltasql")
-    for title, commands in cli.sections.items():
+    for title, names in cli.sections.items():
         yield f"## {title}\n"
-        for command in commands:
-            yield from _command(command, f"deltasql {command.name}")
+        for name in names:
+            yield from _command(cli.commands[name], f"deltasql {name}")
 
 
 def _command(command: click.Command, path: str) -> Iterator[str]:

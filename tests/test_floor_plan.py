@@ -46,8 +46,8 @@ PACKAGES = (
 )
 # Rooms, and modules beside them, of one package, in the same order.
 ROOMS = {
-    "model": "actions times schema stats predicate vectors paths log records changes "
-    "rules new_actions",
+    "model": "actions times display schema stats predicate vectors paths log records "
+    "changes rules new_actions",
     "storage": "base location local remote store log",
     "catalog": "engine read commit snapshot pending_snapshot file_list catalog load "
     "admin",
@@ -58,7 +58,7 @@ ROOMS = {
     "query": "sources duck metatables formats selection append diff export",
     "spark": "exceptions pyspark_api session session_catalog schemas reader writer "
     "dml face sparksql stand_in stream scale",
-    "cli": "output app options prompt shell commands",
+    "cli": "columns output app options prompt shell commands",
 }
 # Each library has one place that imports it.
 SEAMS = {

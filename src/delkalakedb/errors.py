@@ -33,6 +33,8 @@ An unreachable database never raises `TableNotFoundError`, because deltalake's w
 would create the table.
 """
 
+from collections.abc import Iterable
+
 from deltalake import exceptions as _deltalake
 
 __all__ = [
@@ -100,7 +102,12 @@ class DeltaError(DeltalakeDBError, _deltalake.DeltaError):
 
 
 class TableNotFoundError(DeltaError, _deltalake.TableNotFoundError):
-    """The catalog has no table of this name."""
+    """The catalog has no table of this name.
+
+    `table` is the name, unless it may hold a credential.
+    """
+
+    table: str | None = None
 
 
 class TableExistsError(DeltaError):
@@ -187,3 +194,15 @@ class DivergedError(MirrorError):
 
 class MirrorBehindError(MirrorError):
     """More versions wait to be published than `mirror.max_unpublished` allows."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean ...?` with names in `known` near `name`, or an empty text.
+
+    Names that differ only in case are near.
+    """
+    from difflib import get_close_matches
+
+    by_lower = {one.lower(): one for one in known}
+    near = [by_lower[one] for one in get_close_matches(name.lower(), by_lower, n=3)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -2,7 +2,10 @@
 
 import csv
 import io
+import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,7 +35,11 @@ def test_tables_lists_every_table_at_its_latest_version(deltasql: Cli) -> None:
     assert (table["name"], table["version"], table["num_files"]) == ("sales", 1, 3)
     assert deltasql.uri is not None
     with dk.connect(deltasql.uri) as catalog:
-        assert table == catalog.table("sales").to_dict()
+        stored = catalog.table("sales").to_dict()
+    assert table.pop("schema") == json.loads(stored.pop("schema_string"))
+    times = [table.pop(name) for name in ("timestamp", "created_time")]
+    assert times[0].endswith("Z")
+    assert table == stored
 
 
 def test_history_lists_commits_newest_first(deltasql: Cli) -> None:
@@ -99,15 +106,16 @@ def test_text_and_csv_show_the_same_rows_as_json(on_sqlite: Cli, command: str) -
     key = "path" if command == "files" else "version"
     assert [row[key] for row in rows] == [str(record[key]) for record in whole]
     assert len(lines) == len(whole) + 1
-    assert lines[0].split() == [column.removesuffix("_ms") for column in rows[0]]
     assert set(rows[0]) <= set(whole[0])
 
 
-def test_text_shows_times_in_utc_and_csv_as_stored(on_sqlite: Cli) -> None:
+def test_text_shows_times_to_the_minute_and_csv_as_stored(on_sqlite: Cli) -> None:
     (table,) = on_sqlite.json("tables")
     time_ms = table["timestamp_ms"]
 
-    assert f"{time_ms % 1000:03}Z" in on_sqlite("tables").stdout
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    assert f"  {moment:%Y-%m-%d %H:%M}  " in on_sqlite("tables").stdout
+    assert table["timestamp"] == f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}Z"
     assert str(time_ms) in on_sqlite("tables", "--output", "csv").stdout
 
 
@@ -117,7 +125,7 @@ def test_empty_answer_is_still_well_formed(on_sqlite: Cli) -> None:
     assert on_sqlite.json(*nothing) == []
     header = "path,size_bytes,num_records,partition_values,added_version\n"
     assert on_sqlite(*nothing, "--output", "csv").stdout == header
-    assert len(on_sqlite(*nothing).stdout.splitlines()) == 1
+    assert on_sqlite(*nothing).stdout == "No file matches.\n"
 
 
 @pytest.mark.parametrize("where", ["environment", "beside", "named"])
@@ -187,7 +195,7 @@ def test_every_command_says_that_there_is_no_catalog_and_makes_none(
 
 
 # Commands that make a catalog where there is none, or need none.
-MAKING = {"init", "import", "convert", "sync", "restore-catalog", "completion"}
+MAKING = {"init", "import", "convert", "sync", "restore-catalog", "completion", "help"}
 
 
 def test_missing_catalog_is_unreachable_and_not_created(tmp_path: Path) -> None:
@@ -330,3 +338,146 @@ def test_control_characters_of_a_name_are_escaped(stream: type[io.StringIO]) -> 
     Output("text", out).records([{"name": "a\x1b[2Jb\nc"}], ["name"])
 
     assert "a\\x1b[2Jb\\nc" in out.getvalue()
+
+
+def test_summaries_of_all_commands_fit_their_lines() -> None:
+    for words in (["--help"], ["help"], ["help", "mirror"]):
+        result = CliRunner(env={"COLUMNS": "80"}).invoke(cli, words, terminal_width=80)
+        assert result.exit_code == 0
+        assert "..." not in result.stdout.replace("[ARGS]...", "")
+        assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_help_of_a_command_is_that_of_its_option() -> None:
+    def lines(*words: str) -> list[str]:
+        return Cli()(*words).stdout.splitlines()[1:]
+
+    assert lines("help", "history") == lines("history", "--help")
+    assert lines("help", "mirror", "status") == lines("mirror", "status", "--help")
+    assert (
+        "'statsu'; did you mean status?"
+        in Cli()("help", "mirror", "statsu", code=2).stderr
+    )
+
+
+# ---- names that are nearly right
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "near"),
+    [
+        (["histroy", "sales"], 2, "'histroy'; did you mean history?"),
+        (["mirror", "stauts"], 2, "'stauts'; did you mean status?"),
+        (["files", "SALE"], 5, "no such table; did you mean sales?"),
+        (["files", "sales", "--where", "dya = 'mon'"], 2, "dya; did you mean day?"),
+        (["verify", "slaes"], 5, "no such table; did you mean sales?"),
+        (["head", "sales", "--columns", "dya"], 2, "no column dya; did you mean day?"),
+        (
+            ["set", "sales", "delta.appendonly=true"],
+            5,
+            "delta.appendonly; did you mean delta.appendOnly?",
+        ),
+    ],
+)
+def test_near_name_is_suggested(
+    on_sqlite: Cli, words: list[str], code: int, near: str
+) -> None:
+    assert near in on_sqlite(*words, code=code).stderr
+
+
+# ---- options before and after the command, and times
+
+
+def test_shared_options_stand_before_or_after_the_command(
+    on_sqlite: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELKALAKEDB_CONFIG", "")
+    uri, config = str(on_sqlite.uri), tmp_path / "other.toml"
+    config.write_text(f'catalog = "{uri}"')
+    for where in (["--catalog", uri], ["--config", str(config)]):
+        for kind in (["-o", "json"], ["--output", "json", "-q"]):
+            monkeypatch.setenv("DELKALAKEDB_CONFIG", "")
+            before = CliRunner().invoke(cli, [*where, *kind, "mirror", "status"])
+            monkeypatch.setenv("DELKALAKEDB_CONFIG", "")
+            after = CliRunner().invoke(cli, ["mirror", "status", *where, *kind])
+            assert (before.exit_code, after.exit_code) == (0, 0), after.output
+            assert json.loads(before.stdout)[0]["table"] == "sales"
+            assert json.loads(after.stdout)[0]["state"] == "published"
+
+
+@pytest.mark.parametrize("command", ["history sales", "audit", "audit --events"])
+@pytest.mark.parametrize("since", ["1d", "90m", "yesterday", "today", "2020-01-31"])
+def test_since_takes_times_and_durations(
+    on_sqlite: Cli, command: str, since: str
+) -> None:
+    every = on_sqlite.json(*command.split())
+
+    assert every
+    assert on_sqlite.json(*command.split(), "--since", since) == every
+    assert on_sqlite.json(*command.split(), "--until", "1d") == []
+    assert on_sqlite.json(*command.split(), "-n", "1") == every[:1]
+
+
+def test_json_has_times_as_text_and_schemas_as_json(on_sqlite: Cli) -> None:
+    (commit, *_) = on_sqlite.json("history", "sales")
+    stated = datetime.fromisoformat(commit["timestamp"])
+
+    assert stated.timestamp() * 1000 == pytest.approx(commit["timestamp_ms"])
+    (event, *_) = on_sqlite.json("audit", "--events")
+    assert event["occurred_at"].endswith("Z")
+
+
+# ---- sentences
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "create q2 --schema 'id INT'",
+            r"Created q2 at version 0; its files are at \S+",
+        ),
+        ("rename sales sold", r"Renamed sales to sold at version 1; its files are at "),
+        ("set sales owner=me", r"Set owner=me on sales \(version 2\)"),
+        ("unset sales owner --if-exists", r"Removed owner on sales \(version 1\)"),
+        ("drop sales --dry-run", r"Would drop sales; its 3 files stay at \S+"),
+        ("drop sales --yes", r"Dropped sales; its 3 files stay at \S+"),
+        (
+            "drop sales --with-data --yes",
+            r"Dropped sales; \d+ files \(.* KB\) at \S+ are deleted",
+        ),
+        (
+            "restore sales --version 0 --yes",
+            "Restored sales to version 0 as version 2: \N{MINUS SIGN}1 file",
+        ),
+        ("optimize sales", r"sales has nothing to optimize \(version 1\)"),
+        ("vacuum sales", "sales has no file to delete"),
+        ("retention --all", "sales has no expired version"),
+        ("checkpoint sales", "Wrote a checkpoint of sales at version 1"),
+        ("mirror fence sales --yes", "Fenced sales at version 2"),
+        ("mirror fence sales --dry-run", "Would fence sales after version 1"),
+        ("mirror republish sales", "The log of sales lacks nothing"),
+        ("mirror adopt sales", "There is no foreign commit."),
+        ("detach sales --yes", r"Detached sales at version 1; its files stay at \S+"),
+        ("upgrade", r"The catalog needs no upgrade: it has schema version \d+"),
+        ("init", "There is already the catalog .*"),
+        ("diff sales 1 1", r"Versions 1 and 1 of sales don't differ\."),
+        ("history sales --operation NOPE", r"No commit matches\."),
+        ("audit --operation NOPE", r"No commit matches\."),
+        ("audit --events --operation NOPE", r"No event matches\."),
+    ],
+)
+def test_change_says_one_sentence(on_sqlite: Cli, words: str, sentence: str) -> None:
+    shown = on_sqlite(*shlex.split(words)).stdout
+
+    assert re.match(sentence, shown), shown
+    assert len(shown.splitlines()) == 1
+
+
+def test_catalog_without_tables_says_so(tmp_path: Path) -> None:
+    command = Cli(f"deltasql://sqlite/{tmp_path}/meta.db")
+    command("init")
+
+    for words in ("tables", "stats", "verify", "mirror status"):
+        assert command(*words.split()).stdout == "There are no tables.\n"
+    assert command.json("tables") == []

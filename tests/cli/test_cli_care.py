@@ -72,7 +72,30 @@ def test_stats_advise_what_is_worth_while(deltasql: Cli) -> None:
     assert found["advice"] == "optimize"
     deltasql("optimize", "sales")
     (found,) = deltasql.json("stats")
-    assert found["advice"] == "vacuum"
+    # The retention of the removed files has only begun.
+    assert found["advice"] is None
+    assert (found["tombstones"], found["expired_tombstones"]) == (11, 0)
+    past = f"deletion_timestamp_ms - {8 * DAY_MS}"
+    change(deltasql, f"UPDATE dl_files SET deletion_timestamp_ms = {past}")
+    old = f"timestamp_ms = timestamp_ms - {8 * DAY_MS}"
+    change(deltasql, f"UPDATE dl_table_versions SET {old}")
+    change(deltasql, f"UPDATE dl_tables SET {old}")
+    (found,) = deltasql.json("stats")
+    assert (found["advice"], found["expired_tombstones"]) == ("vacuum", 11)
+    deltasql("vacuum", "sales", "--yes")
+    assert deltasql.json("stats")[0]["advice"] is None
+
+
+def test_stats_advise_retention_of_expired_versions(deltasql: Cli) -> None:
+    deltasql("checkpoint", "sales")
+    assert deltasql.json("stats")[0]["advice"] is None
+    past = f"timestamp_ms - {40 * DAY_MS}"
+    change(deltasql, f"UPDATE dl_table_versions SET timestamp_ms = {past}")
+    (found,) = deltasql.json("stats")
+    assert (found["advice"], found["expired_versions"]) == ("retention", 1)
+
+    assert deltasql.json("retention", "sales", "--yes")[0]["versions"] == 1
+    assert deltasql.json("stats")[0]["advice"] is None
 
 
 def test_restored_file_is_no_tombstone(on_sqlite: Cli) -> None:

@@ -119,13 +119,10 @@ def test_only_tables_are_taken_for_tables(on_sqlite: Cli, sql: str) -> None:
         ("", "give one query"),
         ("SELEC 1", "can't parse"),
         ("SHOW TABLES", "deltasql.tables"),
-        ("SELECT * FROM sale", "did you mean sales"),
-        ("SELECT * FROM deltasql.nope", "no table deltasql.nope"),
         ("SELECT * FROM deltasql.tables AT (VERSION => 1)", "no versions"),
         ("SELECT * FROM sales AT (VERSION => NULL)", "not NULL"),
         ("SELECT nope FROM sales", '"nope" not found'),
         ("SELECT day::INT FROM sales", "Could not convert string"),
-        ("SELECT * FROM '{folder}/secret.csv'", "no table"),
         ("SELECT * FROM read_csv('{folder}/secret.csv')", "disabled"),
         ("SELECT * FROM read_text('{folder}/secret.csv')", "disabled"),
         ("SELECT * FROM glob('{folder}/*')", "disabled"),
@@ -139,6 +136,19 @@ def test_anything_but_a_query_of_tables_is_refused(
 
     assert words in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sale", "did you mean sales"),
+        ("deltasql.nope", "no table deltasql.nope"),
+        ("'secret.csv'", "no table"),
+    ],
+)
+def test_unknown_table_has_one_exit_code(on_sqlite: Cli, name: str, words: str) -> None:
+    assert words in on_sqlite("query", f"SELECT * FROM {name}", code=5).stderr
+    assert "did you mean sales" in on_sqlite("history", "sale", code=5).stderr
 
 
 def test_query_comes_from_a_file_or_a_pipe(on_sqlite: Cli, tmp_path: Path) -> None:

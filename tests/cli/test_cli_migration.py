@@ -386,3 +386,40 @@ def test_project_goes_in_and_out_again(deltasql: Cli, lake: Path) -> None:
         table = deltalake.DeltaTable(lake / name)
         assert table.version() == version
         assert {1, 100, 200} <= set(table.to_pyarrow_table()["id"].to_pylist())
+
+
+def test_dry_runs_of_convert_and_sync_change_nothing(
+    on_sqlite: Cli, tmp_path: Path
+) -> None:
+    plain, other = tmp_path / "plain", tmp_path / "other"
+    plain.mkdir()
+    pq.write_table(pa.table({"id": [1]}), plain / "a.parquet")
+    deltalake.write_deltalake(other, pa.table({"id": [1]}))
+    size = (plain / "a.parquet").stat().st_size
+
+    tried = on_sqlite.json("convert", str(plain), "--dry-run")
+    assert (tried["name"], tried["num_files"], tried["size_bytes"]) == (
+        "plain",
+        1,
+        size,
+    )
+    (would,) = on_sqlite.json("sync", str(other), "--dry-run")
+    assert (would["state"], would["versions"]) == ("would import", 1)
+    assert [table["name"] for table in on_sqlite.json("tables")] == ["sales"]
+    assert not (plain / "_delta_log").exists()
+
+    on_sqlite("sync", str(other))
+    deltalake.write_deltalake(other, pa.table({"id": [2]}), mode="append")
+    (would,) = on_sqlite.json("sync", "other", "--dry-run")
+    assert (would["state"], would["versions"]) == ("would import", 1)
+    assert on_sqlite.json("sync", "other")["versions"] == 1
+
+
+@pytest.mark.parametrize("dry_run", [["--dry-run"], ["--yes"]])
+def test_catalog_is_not_copied_to_itself(
+    deltasql: Cli, dry_run: list[str], tmp_path: Path
+) -> None:
+    result = deltasql("copy", "--to", str(deltasql.uri), *dry_run, code=2)
+
+    assert "--to is this catalog" in result.stderr
+    assert deltasql.json("mirror", "status")[0]["state"] == "published"

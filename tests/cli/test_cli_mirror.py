@@ -125,7 +125,7 @@ def test_fence_shuts_others_out(deltasql: Cli) -> None:
     assert "Add --yes" in deltasql("mirror", "fence", "sales", code=2).stderr
 
     done = deltasql.json("mirror", "fence", "sales", "--yes")
-    assert done == {"table": "sales", "published_version": 2}
+    assert done == {"table": "sales", "published_version": 2, "dry_run": False}
     with pytest.raises(deltalake.exceptions.DeltaError, match="catalog"):
         append_foreign(deltasql, 7)
 
@@ -224,3 +224,30 @@ def test_background_publisher_of_a_command_is_waited_for(
         done = on_sqlite("set", "sales", "owner=b", code=1)
 
     assert "Warning: sales: version 3 is committed" in done.stderr
+
+
+def test_fence_is_tried_without_a_commit(on_sqlite: Cli) -> None:
+    tried = on_sqlite.json("mirror", "fence", "sales", "--dry-run")
+
+    assert tried == {"table": "sales", "published_version": 1, "dry_run": True}
+    assert on_sqlite.json("tables")[0]["version"] == 1
+    on_sqlite("mirror", "fence", "sales", "--yes")
+    assert "is fenced already" in on_sqlite("mirror", "fence", "sales").stdout
+
+
+def test_status_is_watched_until_it_is_interrupted(on_sqlite: Cli) -> None:
+    words = ["-c", "from delkalakedb.cli import main; main()", "mirror", "status"]
+    watching = subprocess.Popen(
+        [sys.executable, *words, "--watch", "0.2s", "-o", "csv"],
+        env=os.environ | {"DELTASQL_CATALOG": str(on_sqlite.uri)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stdout is not None
+    lines = [watching.stdout.readline() for _ in range(6)]
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=60)
+
+    assert watching.returncode == 130
+    assert [line.startswith("sales,published") for line in lines[1::2]] == [True] * 3

@@ -42,7 +42,12 @@ NAMES = {"tables", "history", "describe"}
         ("tables", [ShellInput("tables", True)], ""),
         (".tables -o json;", [ShellInput("tables -o json", True)], ""),
         ("\\history sales ;", [ShellInput("history sales", True)], ""),
-        ("DESCRIBE sales;", [ShellInput("DESCRIBE sales")], ""),
+        ("DESCRIBE sales;", [ShellInput("describe sales", True)], ""),
+        ("describe  FROM sales;", [ShellInput("describe  FROM sales")], ""),
+        ("Describe (SELECT 1)", [], "Describe (SELECT 1)"),
+        ("\\dt\nSELECT 1;", [ShellInput("\\dt", True), ShellInput("SELECT 1")], ""),
+        ("\\d sales;", [ShellInput("\\d sales", True)], ""),
+        (".nope\ntables", [ShellInput(".nope", True), ShellInput("tables", True)], ""),
         ("tables_of(1);", [ShellInput("tables_of(1)")], ""),
         (
             "FROM a\n;describe a\ntables;\nFROM b",
@@ -133,6 +138,38 @@ def test_help_lists_the_commands(on_sqlite: Cli) -> None:
     assert "history" in on_sqlite("shell", stdin="help").stdout
     assert "--limit" in on_sqlite("shell", stdin="help history").stdout
     on_sqlite("shell", stdin="shell", code=2)
+
+
+def test_commands_of_psql_and_sqlite_are_answered(on_sqlite: Cli) -> None:
+    def lines(text: str, *words: str) -> list[str]:
+        return on_sqlite("shell", *words, stdin=text).stdout.splitlines()
+
+    tables = lines("tables")
+    assert lines("\\dt") == lines("\\d") == lines(".tables") == tables
+    described = lines("describe sales")[:3]
+    assert lines("\\d sales")[:3] == lines("DESCRIBE sales;")[:3] == described
+    assert lines("\\dt\nSELECT 1 AS a;") == [*tables, "a", "1"]
+    assert any("\\timing" in line for line in lines("\\?"))
+    assert lines("\\q\nSELECT 1;") == []
+
+
+def test_rows_are_expanded_and_statements_timed(on_sqlite: Cli) -> None:
+    sql = "SELECT 1 AS a, 'x y' AS note;"
+    result = on_sqlite("shell", stdin=f"\\x\n{sql}\n\\x off\n\\timing\n{sql}")
+
+    expanded, table = result.stdout.split("x y")[:2]
+    assert expanded.split() == ["--", "row", "1", "a", "1", "note"]
+    assert table.split() == ["a", "note", "1"]
+    assert len(re.findall(r"Time: \d+ ms", result.stderr)) == 1
+
+
+@pytest.mark.parametrize("line", ["\\nope", ".tabels"])
+def test_unknown_backslash_command_swallows_nothing(on_sqlite: Cli, line: str) -> None:
+    text = f"{line}\nSELECT 2 AS b;"
+
+    stopped = on_sqlite("shell", "--keep-going", stdin=text, code=2)
+    assert f"no command {line}" in stopped.stderr
+    assert stopped.stdout.split() == ["b", "2"]
 
 
 # ---- a terminal
@@ -239,6 +276,28 @@ def test_session_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
     assert "FROM sales" in text
     assert "hunter2-Zq" not in text
     assert history.stat().st_mode & 0o077 == 0
+
+
+def test_prompt_limits_rows_and_pages_them(
+    on_sqlite: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAGER", "sed 's/^/paged /'")
+    terminal = Terminal(str(on_sqlite.uri), tmp_path / "state")
+    try:
+        terminal.expect(r"deltasql \d.* on deltasql://sqlite/\S+ \(1 table\)")
+        terminal.expect("deltasql>")
+        terminal.type("SELECT * FROM range(1200) t(n);\r")
+        terminal.expect(r"paged\s+n")
+        terminal.expect(r"paged\s+999")
+        terminal.expect("paged …")
+        terminal.expect(r"\(1,000 rows; --limit shows more\)")
+        terminal.type("\\dt\r")
+        terminal.expect(r"name\s+version")
+        terminal.expect("deltasql>")
+        terminal.type("SELECT 5 AS five;\r")
+        terminal.expect(r"five\s+5\s+\(1 row\)")
+    finally:
+        terminal.close()
 
 
 def test_exit_leaves_the_terminal(terminal: Terminal) -> None:

@@ -1,8 +1,10 @@
 """The command on a real terminal: tables, bars, questions, Ctrl-C, and broken pipes."""
 
 import errno
+import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +15,9 @@ from pathlib import Path
 import pytest
 
 import delkalakedb as dk
+from delkalakedb.model.display import text_width
 from tests.support.cli import Cli, can_read, make_sales
+from tests.support.invocations import INVOCATIONS
 
 COMMAND = shutil.which("deltasql", path=Path(sys.executable).parent) or ""
 PATIENCE_S = 60
@@ -128,6 +132,104 @@ def test_tables_are_drawn_in_bold_unless_colours_are_off(catalog: Cli) -> None:
     ]
 
 
+# Each command of a list, twice: cut for the terminal, and in full.
+EACH = """
+import json, sys
+from pathlib import Path
+from delkalakedb.cli.commands.root import cli
+from tests.support.invocations import arguments
+
+folder = Path(sys.argv[1])
+for number, name in enumerate(json.loads(sys.argv[2])):
+    for more in ([], ["--wide"]):
+        place = folder / f"{number}{len(more)}"
+        place.mkdir()
+        print("COMMAND", name, *more, flush=True)
+        words = arguments(name, place)
+        if name == "rename":
+            words[1:] = ["renamed" if more else "other", f"renamed{'!' * len(more)}"]
+        try:
+            cli.main([*words, "--quiet", *more], standalone_mode=False)
+        except SystemExit:
+            pass
+"""
+# What they write is made for other programs, or as wide as their users want it.
+UNCUT = {"completion", "help"}
+LONG_TEXT = "a text of several words with s3://bucket/" + "long/" * 20 + " in it"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_command_breaks_a_word_on_a_terminal(
+    width: int, own: Cli, tmp_path: Path
+) -> None:
+    own("create", "other", "--schema", "id BIGINT")
+    name = "a_table_with_a_name_of_more_than_sixty_characters_as_some_have_it"
+    own("create", name, "--schema", "id BIGINT", "--comment", LONG_TEXT)
+    commands = [name for name in INVOCATIONS if name not in UNCUT]
+    (tmp_path / "runs").mkdir()
+    own("backup", f"{tmp_path}/runs/backup")
+    root = str(Path(__file__).parents[2])
+    words = [sys.executable, "-c", EACH, f"{tmp_path}/runs", json.dumps(commands)]
+    path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    session = Session(own.uri, *words, COLUMNS=str(width), PYTHONPATH=path)
+
+    code = session.end()
+
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", session.seen).replace("\r", "")
+    assert code == 0, plain
+    parts = re.split(r"^COMMAND (.*)\n", plain, flags=re.M)[1:]
+    shown = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert len(shown) == 2 * len(commands)
+    for command in commands:
+        cut, whole = shown[command], shown[f"{command} --wide"]
+        assert "Error" not in cut, cut
+        for line in cut.splitlines():
+            assert text_width(line) <= width or " " not in line.strip(), (command, line)
+        if command in READING:
+            odd = {word for word in cut.split() if "…" not in word}
+            assert odd <= set(whole.split()), command
+
+
+READING = (
+    "tables",
+    "describe",
+    "schema",
+    "history",
+    "files",
+    "head",
+    "query",
+    "diff",
+    "mirror status",
+    "verify",
+    "stats",
+    "audit",
+)
+
+
+def test_query_of_long_texts_is_cut_at_their_ends(catalog: Cli) -> None:
+    more = ", ".join(f"{number} AS c{number}" for number in range(30))
+    sql = f"SELECT '{LONG_TEXT}' AS note, id, {more} FROM sales"
+    code, shown = run(catalog, "query", sql, COLUMNS="60")
+    _, wide = run(catalog, "query", sql, "--wide", COLUMNS="60")
+
+    assert code == 0
+    lines = shown.replace("\r", "").splitlines()
+    assert [line.count("…") for line in lines[1:4]] == [1, 1, 1]
+    assert lines[4].startswith("(")
+    assert "more columns; --wide shows all)" in lines[4]
+    assert wide.count(LONG_TEXT) == 3
+    assert "more columns" not in wide
+
+
+def test_states_are_coloured_and_named(catalog: Cli) -> None:
+    _, shown = run(catalog, "mirror", "status")
+    _, plain = run(catalog, "mirror", "status", NO_COLOR="1")
+
+    assert "\x1b[32mpublished\x1b[0m" in shown
+    assert "published" in plain
+    assert "\x1b" not in plain
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Cli:
     command = Cli(f"deltasql://sqlite/{tmp_path}/meta.db")
@@ -226,15 +328,22 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     return command
 
 
-def test_table_names_are_completed(catalog: Cli) -> None:
+@pytest.mark.parametrize("where", ["environment", "before", "after"])
+def test_table_names_are_completed(catalog: Cli, where: str) -> None:
+    given = f"--catalog {catalog.uri} "
+    words = {
+        "environment": "deltasql describe sa",
+        "before": f"deltasql {given}describe sa",
+        "after": f"deltasql describe {given}sa",
+    }[where]
     done = subprocess.run(
         [COMMAND],
         env=os.environ
         | {
-            "DELTASQL_CATALOG": str(catalog.uri),
+            "DELTASQL_CATALOG": str(catalog.uri) if where == "environment" else "",
             "_DELTASQL_COMPLETE": "bash_complete",
-            "COMP_WORDS": "deltasql describe sa",
-            "COMP_CWORD": "2",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
         },
         capture_output=True,
         text=True,

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 INVOCATIONS: dict[str, list[str]] = {
     "init": ["init"],
     "tables": ["tables"],
+    "help": ["help", "mirror", "status"],
     "create": ["create", "orders", "--schema", "id BIGINT", "--if-not-exists"],
     "describe": ["describe", "sales"],
     "schema": ["schema", "sales"],

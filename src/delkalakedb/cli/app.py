@@ -1,16 +1,19 @@
 """The parts that all commands share: the catalog, questions, progress, failures."""
 
+import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from importlib import import_module
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
 from delkalakedb.cli.output import FORMATS, Output, plain
+from delkalakedb.model.display import count_of
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog, DeltaTable
@@ -28,29 +31,6 @@ UNREACHABLE = 3
 CONFLICT = 4
 FAILED = 5
 INTERRUPTED = 130
-
-
-def failure(*errors: Exception, debug: bool) -> click.ClickException:
-    """Return the exception by which click shows `errors`, with credentials redacted.
-
-    The first error decides the exit code.
-    """
-    from delkalakedb.settings import redact
-
-    kind = type("Failure", (click.ClickException,), {"exit_code": _code(errors[0])})
-    text = "\n".join(_text(error, debug=debug) for error in errors)
-    shown: click.ClickException = kind(redact(text))
-    return shown
-
-
-def _text(error: Exception, *, debug: bool) -> str:
-    from delkalakedb.errors import DeltalakeDBError
-
-    if debug:
-        return "".join(traceback.format_exception(error))
-    if isinstance(error, DeltalakeDBError):
-        return str(error)
-    return f"{type(error).__name__}: {error} (--debug shows where)"
 
 
 def _code(error: Exception) -> int:
@@ -71,6 +51,14 @@ def _code(error: Exception) -> int:
 
 
 @dataclass(slots=True)
+class Shown:
+    """How many rows of a query were shown, and whether there are more."""
+
+    rows: int = 0
+    more: bool = False
+
+
+@dataclass(slots=True)
 class App:
     """One run of the command."""
 
@@ -78,6 +66,12 @@ class App:
     kind: str = "text"
     quiet: bool = False
     debug: bool = False
+    # whether tables have all columns in full, even on a terminal
+    wide: bool = False
+    # whether each row of a query is shown as lines of its own
+    tall: bool = False
+    # where answers go, if not to standard output
+    stream: IO[str] | None = None
     # errors of single tables; the command goes on with the other tables
     failed: list[Exception] = field(default_factory=list)
     # whether the command has made a commit that couldn't be published
@@ -86,12 +80,23 @@ class App:
     @property
     def output(self) -> Output:
         """The writer of the command's answer."""
-        return Output(self.kind, sys.stdout)
+        stream = self.stream or sys.stdout
+        return Output(self.kind, stream, wide=self.wide, tall=self.tall)
+
+    @property
+    def config(self) -> str | None:
+        """The configuration file; settings find it by the environment."""
+        return os.environ.get("DELKALAKEDB_CONFIG")
+
+    @config.setter
+    def config(self, path: str) -> None:
+        os.environ["DELKALAKEDB_CONFIG"] = path
 
     @property
     def catalog_uri(self) -> str:
         """The catalog's URI, from the option, the environment or the configuration."""
-        if self.uri is None:
+        self.uri = self.uri or os.environ.get("DELTASQL_CATALOG")
+        if not self.uri:
             from delkalakedb.settings import load_settings
 
             configured = load_settings().catalog
@@ -131,23 +136,73 @@ class App:
         return DeltaTable(self.table_uri(name))
 
     def show_query(
-        self, catalog: "Catalog", sql: str, *, limit: int | None = None
-    ) -> int:
-        """Write the rows of the query `sql` as they arrive, and return their number."""
+        self,
+        catalog: "Catalog",
+        sql: str,
+        *,
+        limit: int | None = None,
+        more: bool = False,
+    ) -> Shown:
+        """Write the rows of the query `sql` as they arrive.
+
+        Args:
+            catalog: the catalog whose tables the query names.
+            sql: the query.
+            limit: the largest number of rows.
+            more: write an ellipsis if the query has more rows.
+        """
         from delkalakedb.query import select
 
-        count = 0
-        with select(catalog, sql, limit=limit) as found:
+        shown = Shown()
+        most = limit if limit is None else limit + more
+        with select(catalog, sql, limit=most) as found:
 
             def rows() -> Iterator[dict[str, Any]]:
-                nonlocal count
                 for batch in found.batches:
                     for row in batch.to_pylist():
-                        count += 1
+                        if shown.rows == limit:
+                            shown.more = True
+                            return
+                        shown.rows += 1
                         yield plain(row)
 
-            self.output.rows(rows(), found.schema.names)
-        return count
+            out = self.output
+            left_out = out.rows(rows(), found.schema.names)
+        if shown.more and self.kind == "text":
+            out.lines(["…"], "more")
+        if left_out:
+            self.say(f"({count_of(left_out, 'more column')}; --wide shows all)")
+        return shown
+
+    def failure(self, *errors: Exception) -> click.ClickException:
+        """Return the exception by which click shows `errors`, without credentials.
+
+        The first error decides the exit code.
+        """
+        from delkalakedb.settings import redact
+
+        kind = type("Failure", (click.ClickException,), {"exit_code": _code(errors[0])})
+        shown: click.ClickException = kind(redact("\n".join(map(self._text, errors))))
+        return shown
+
+    def _text(self, error: Exception) -> str:
+        from delkalakedb.errors import DeltalakeDBError
+
+        if self.debug:
+            return "".join(traceback.format_exception(error))
+        if isinstance(error, DeltalakeDBError):
+            return f"{error}{self._near(error)}"
+        return f"{type(error).__name__}: {error} (--debug shows where)"
+
+    def _near(self, error: Exception) -> str:
+        """Return the names of tables that may have been meant."""
+        from delkalakedb.errors import TableNotFoundError, did_you_mean
+
+        if not isinstance(error, TableNotFoundError) or error.table is None:
+            return ""
+        with suppress(Exception), self.connect() as catalog:
+            return did_you_mean(error.table, (table.name for table in catalog.tables()))
+        return ""
 
     def say(self, text: str) -> None:
         """Write a remark to standard error, unless `--quiet` was given."""
@@ -169,7 +224,7 @@ class App:
             return
         if not sys.stdin.isatty():
             raise click.UsageError(f"{question} Add --yes to confirm.")
-        if not click.confirm(question, err=True):
+        if not click.confirm(f"{question} (--yes skips this question)", err=True):
             raise click.exceptions.Exit(1)
 
     @contextmanager
@@ -225,12 +280,24 @@ def _shared_options() -> list[click.Parameter]:
 
         return click.Option(flags, expose_value=False, callback=keep, **more)
 
+    catalog = (
+        "The catalog's deltasql:// URI; ${NAME} stands for an environment variable.  "
+        "[env var: DELTASQL_CATALOG]"
+    )
+    config = "The configuration file to use instead of deltalakedb.toml."
     formats = "Text with chosen columns (the default), JSON with all fields, or CSV."
+    wide = "Show all columns in full, however narrow the terminal is."
     return [
+        option("uri", "--catalog", metavar="URI", help=catalog),
+        option("config", "--config", type=_CONFIG, help=config),
         option("kind", "--output", "-o", type=click.Choice(FORMATS), help=formats),
+        option("wide", "--wide", is_flag=True, help=wide),
         option("quiet", "--quiet", "-q", is_flag=True, help="Write only the answer."),
         option("debug", "--debug", is_flag=True, help="Show an error's traceback."),
     ]
+
+
+_CONFIG = click.Path(exists=True, dir_okay=False)
 
 
 class _Command(click.Command):
@@ -247,9 +314,75 @@ class Group(click.Group):
 
     command_class = _Command
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += _shared_options()
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
         return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of `args`; suggest one for a misspelt name."""
+        name = args[0]
+        known = self.get_command(ctx, name) or name.startswith("-")
+        if not known and not ctx.resilient_parsing:
+            raise no_such_command(name, self.commands, ctx)
+        return super().resolve_command(ctx, args)
+
+
+def no_such_command(
+    name: str, known: Iterable[str], ctx: click.Context
+) -> click.UsageError:
+    """Return the error for an unknown command, with the names near it."""
+    from delkalakedb.errors import did_you_mean
+
+    return click.UsageError(f"No such command {name!r}{did_you_mean(name, known)}", ctx)
+
+
+class Commands(MutableMapping[str, click.Command]):
+    """Commands by their names, each imported when it is first used.
+
+    Importing all of them costs 15 ms, a fifth of `deltasql tables`.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, click.Command | str] = {}
+
+    def place(self, name: str, module: str, attribute: str) -> None:
+        """Say where the command `name` is defined."""
+        self._found[name] = f"{module}:{attribute}"
+
+    def __getitem__(self, name: str) -> click.Command:
+        """Return a command; import its module if needed."""
+        found = self._found[name]
+        if isinstance(found, str):
+            module, _, attribute = found.partition(":")
+            one: click.Command = getattr(import_module(module), attribute)
+            self._found[name] = found = one
+        return found
+
+    def __setitem__(self, name: str, one: click.Command) -> None:
+        """Add a command that is imported already."""
+        self._found[name] = one
+
+    def __delitem__(self, name: str) -> None:
+        """Remove a command."""
+        del self._found[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such a command, without importing it."""
+        return name in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names in the order in which they were added."""
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        """Return the number of commands."""
+        return len(self._found)
 
 
 class Root(Group):
@@ -257,21 +390,29 @@ class Root(Group):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params += _shared_options()
-        self.sections: dict[str, tuple[click.Command, ...]] = {}
+        self.commands: Commands = Commands()
+        self.sections: dict[str, list[str]] = {}
 
-    def add_section(self, title: str, *commands: click.Command) -> None:
-        """Add commands that the help lists below `title`."""
-        self.sections[title] = commands
-        for one in commands:
-            self.add_command(one)
+    def add_section(self, title: str, places: Mapping[str, str]) -> None:
+        """Add commands that the help lists below `title`.
+
+        Args:
+            title: the title of the section.
+            places: the module below `cli/` of each command's function.
+        """
+        names = self.sections[title] = []
+        for function, module in places.items():
+            # Python's own words and types have an underscore at their end.
+            name = function.rstrip("_").replace("_", "-")
+            self.commands.place(name, f"delkalakedb.cli.{module}", function)
+            names.append(name)
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
         """Write the commands to the help, section by section."""
-        for title, commands in self.sections.items():
-            rows = [(str(c.name), c.get_short_help_str(60)) for c in commands]
+        for title, names in self.sections.items():
+            rows = [(n, self.commands[n].get_short_help_str(60)) for n in names]
             with formatter.section(title):
                 formatter.write_dl(rows)
 
@@ -296,8 +437,8 @@ class Root(Group):
             click.echo("Interrupted; commits already made stay.", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as error:
-            raise failure(*app.failed, error, debug=app.debug) from error
+            raise app.failure(*app.failed, error) from error
         if app.failed:
-            raise failure(*app.failed, debug=app.debug)
+            raise app.failure(*app.failed)
         if app.behind:
             raise click.exceptions.Exit(FOUND)

@@ -1,6 +1,5 @@
 """Arguments and options that several commands share."""
 
-import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from delkalakedb.cli.app import App
-from delkalakedb.model.times import parse_utc, to_ms
+from delkalakedb.clock import now_ms
+from delkalakedb.model.times import duration_ms, parse_utc, to_ms
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
 
+_DAY_MS = 86_400_000
+_DAYS_AGO = {"today": 0, "yesterday": 1}
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
@@ -29,9 +31,8 @@ class _TableName(click.ParamType[str]):
         """Return the catalog's tables whose names begin with `incomplete`."""
         from click.shell_completion import CompletionItem
 
-        given = ctx.find_root().params.get("catalog")
         try:
-            with App(given or os.environ.get("DELTASQL_CATALOG")).connect() as catalog:
+            with ctx.ensure_object(App).connect() as catalog:
                 names = [table.name for table in catalog.tables()]
         except Exception:
             # An error message would garble the line that the user is typing.
@@ -54,11 +55,19 @@ class Parsed(click.ParamType[_T]):
 
 
 def _parse_time_ms(text: str) -> int:
+    """Parse a time, a duration before now, `today` or `yesterday`."""
+    if text in _DAYS_AGO:
+        midnight_ms = now_ms() // _DAY_MS * _DAY_MS
+        return midnight_ms - _DAYS_AGO[text] * _DAY_MS
+    try:
+        return now_ms() - duration_ms(_parse_duration(text))
+    except click.BadParameter:
+        pass
     try:
         return to_ms(parse_utc(text))
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} isn't a time like 2026-01-31T12:00:00Z"
+            f"{text!r} isn't a time like 2026-01-31T12:00:00Z, 1d or yesterday"
         ) from None
 
 
@@ -97,7 +106,7 @@ def at_options(command: _F) -> _F:
         "--timestamp",
         "timestamp_ms",
         type=TIME,
-        help="The table at this time, such as 2026-01-31T12:00:00Z.",
+        help="The table at this time: 2026-01-31T12:00:00Z, 1d (ago), or yesterday.",
     )
     return version(timestamp(command))
 
@@ -107,12 +116,25 @@ def limit_option(
 ) -> Callable[[_F], _F]:
     """Return the option `--limit`, which bounds the number of `things` shown."""
     return click.option(
+        "-n",
         "--limit",
         type=click.IntRange(min=least),
         default=default,
         show_default=True,
         metavar="N",
         help=f"Show at most N {things}.",
+    )
+
+
+def since_option(text: str, default: str | None = None) -> Callable[[_F], _F]:
+    """Return the option `--since` (as `since_ms`) with the help `text`."""
+    return click.option(
+        "--since",
+        "since_ms",
+        type=TIME,
+        default=default,
+        show_default=True,
+        help=text,
     )
 
 
@@ -124,9 +146,7 @@ def commits_options(command: _F) -> _F:
         click.option(
             "--until", "until_ms", type=TIME, help="Only commits up to this time."
         ),
-        click.option(
-            "--since", "since_ms", type=TIME, help="Only commits from this time on."
-        ),
+        since_option("Only commits from this time on: 2026-01-31, 1d, or yesterday."),
     ):
         command = option(command)
     return command

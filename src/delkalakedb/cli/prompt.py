@@ -99,6 +99,7 @@ class _Completer(Completer):
             yield from _matching(word, self._of_sql(sql))
 
     def _of_command(self, line: str) -> Iterator[Completion]:
+        line = re.sub(r"^\\d ", "describe ", line.lstrip())
         *before, last = line.lstrip(" .\\").split(" ")
         words = ["--catalog", self.uri, *filter(None, before)]
         commands = ShellComplete(self.root, {}, "deltasql", "")

@@ -268,8 +268,8 @@ def _complaining(name: str, force: bool) -> Iterator[None]:
         if not force:
             raise MirrorError(
                 f"{name} isn't dropped: its log isn't complete, and can't be "
-                f"completed: {error}. If you drop it by force, versions that aren't in "
-                "the log are lost"
+                f"completed: {error}. If you drop it by force (--force, or "
+                "force=True), versions that aren't in the log are lost"
             ) from error
 
 

@@ -16,7 +16,7 @@ else:
     __getattr__, __dir__ = door(
         __name__,
         {
-            "append": "append_files",
+            "append": "Appended append_files",
             "diff": "changed_rows compare_versions",
             "duck": "quoted",
             "export": "export_rows rows_of",

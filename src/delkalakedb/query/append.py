@@ -7,6 +7,7 @@ types of the table, and a value of another type is an error.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -31,6 +32,8 @@ class Appended:
     files: int
     rows: int | None
     new_columns: tuple[str, ...] = ()
+    # of the files, not of what the table got
+    size_bytes: int = 0
 
 
 def append_files(
@@ -73,7 +76,9 @@ def append_files(
         for some in [[file] for file in files] if each else [files]:
             rows += _write(uri, _Rows(some, schema, advance, rows), options)
     new = () if known is None else tuple(schema.names[len(known.names) :])
-    return Appended(name, known is None, _version(uri), len(files), rows, new)
+    size = sum(Path(file.path).stat().st_size for file in files)
+    created, version = known is None, _version(uri)
+    return Appended(name, created, version, len(files), rows, new, size)
 
 
 def _schema(uri: str) -> pa.Schema | None:

@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from delkalakedb.catalog import Catalog, Snapshot
-from delkalakedb.errors import QueryError, StorageError
+from delkalakedb.errors import QueryError, StorageError, did_you_mean
 from delkalakedb.query.duck import Selected, quoted
 from delkalakedb.query.selection import select
 
@@ -49,8 +49,8 @@ def rows_of(
     names = [field.name for field in snapshot.table.schema.fields]
     if unknown := [name for name in columns if name not in names]:
         raise QueryError(
-            f"{snapshot.table.name}: no column {', '.join(unknown)}; "
-            f"it has {', '.join(names)}"
+            f"{snapshot.table.name}: no column {', '.join(unknown)}"
+            f"{did_you_mean(unknown[0], names)}; it has {', '.join(names)}"
         )
     wanted = ", ".join(map(quoted, columns or names))
     # On its own line, because the condition may end in a comment.

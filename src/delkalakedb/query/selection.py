@@ -16,12 +16,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from delkalakedb.catalog import Catalog
-from delkalakedb.errors import QueryError
+from delkalakedb.errors import QueryError, TableNotFoundError, did_you_mean
 from delkalakedb.query.duck import (
     BATCH_ROWS,
     Query,
@@ -58,6 +57,7 @@ def select(
 
     Raises:
         QueryError: the query can't be parsed or bound, or fails on a row.
+        TableNotFoundError: the query names a table that the catalog doesn't have.
     """
     with open_duckdb(sealed=True) as connection:
         sources = _Sources(catalog, connection, storage_options)
@@ -128,14 +128,13 @@ class _Sources:
         same = [n for n in self._versions if n.lower() == name.lower()]
         return same[0] if len(same) == 1 else None
 
-    def _unknown(self, name: str) -> QueryError:
+    def _unknown(self, name: str) -> TableNotFoundError:
         from delkalakedb.query.metatables import METATABLES
 
         there = [*self._versions, *(_META + name for name in METATABLES)]
-        near = get_close_matches(name, there, n=3) or there[:10]
-        return QueryError(
-            f"no table {name}; did you mean {', '.join(near)}? "
-            f"SELECT name FROM {_META}tables lists them all"
+        near = did_you_mean(name, there) or f"; there are {', '.join(there[:10])}."
+        return TableNotFoundError(
+            f"no table {name}{near} SELECT name FROM {_META}tables lists them all"
         )
 
 

@@ -23,7 +23,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from delkalakedb.errors import ConfigError, UriError
+from delkalakedb.errors import ConfigError, UriError, did_you_mean
 from delkalakedb.settings.uri import (
     ENV_PREFIX,
     MAX_SECONDS,
@@ -451,7 +451,8 @@ def _unknown(key: str, source: str) -> str:
     section = key.rpartition(".")[0]
     while section and section not in _SECTIONS:
         section = section.rpartition(".")[0]
-    return f"unknown key {key}, from {source}; {_inside(section)}"
+    near = did_you_mean(key, _KEYS)
+    return f"unknown key {key}, from {source}{near}; {_inside(section)}"
 
 
 def _inside(section: str) -> str:

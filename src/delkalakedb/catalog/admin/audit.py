@@ -2,20 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from delkalakedb.catalog.engine import Backend, CommitRow
-from delkalakedb.catalog.read import commit_from_row, no_such_table
+from delkalakedb.catalog.read import commit_from_row, count_due, no_such_table
+from delkalakedb.clock import now_ms
 from delkalakedb.model.times import DAY_MS
 
 # rows; more than a catalog can have
 _ALL = 2**62
 # small files, from which on `optimize` is advised
 _MANY_SMALL = 10
-# versions, from which on `retention` is advised
-_MANY_VERSIONS = 10_000
 
 
 class _Audited(NamedTuple):
@@ -48,6 +47,7 @@ class TableStats:
     """The size of a table; `commits` and `grown_bytes` are since a given time.
 
     `compactable_files` are small files in partitions that have several small files.
+    `expired_tombstones` are those whose files a vacuum would delete now.
     """
 
     table: str
@@ -62,14 +62,16 @@ class TableStats:
     compactable_files: int = 0
     tombstones: int = 0
     tombstone_bytes: int = 0
+    expired_tombstones: int = 0
+    expired_versions: int = 0
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """The commands that would improve the table."""
+        """The commands that would change the table now."""
         wanted = {
             "optimize": self.compactable_files >= _MANY_SMALL,
-            "vacuum": self.tombstone_bytes > self.size_bytes,
-            "retention": self.versions >= _MANY_VERSIONS,
+            "vacuum": self.expired_tombstones > 0,
+            "retention": self.expired_versions > 0,
         }
         return tuple(command for command, due in wanted.items() if due)
 
@@ -134,11 +136,30 @@ def load_events(
     name: str | None = None,
     *,
     since_ms: int | None = None,
+    until_ms: int | None = None,
+    operation: str | None = None,
+    actor: str | None = None,
     limit: int | None = None,
 ) -> list[Event]:
-    """Return the events of one table, or of the catalog, the newest first."""
-    most = _ALL if limit is None else limit
-    params = {"name": name, "since_ms": since_ms, "max_rows": most}
+    """Return the events of one table, or of the catalog, the newest first.
+
+    Args:
+        backend: the catalog's database.
+        name: the table's name; None for all.
+        since_ms: the time of the oldest event.
+        until_ms: the time of the newest event.
+        operation: the kind of event, in any case.
+        actor: a user, a host or a client.
+        limit: the greatest number of events.
+    """
+    params = {
+        "name": name,
+        "since_ms": since_ms,
+        "until_ms": until_ms,
+        "event": operation,
+        "actor": actor,
+        "max_rows": _ALL if limit is None else limit,
+    }
     with backend.reading() as session:
         return session.rows(Event, "load_events", params)
 
@@ -153,13 +174,15 @@ def load_stats(
         tables = session.rows(TableStats, "load_sizes", key | {"since_ms": since_ms})
         small = session.rows(_SmallFiles, "load_small_files", below)
         removed = session.rows(_Tombstones, "load_tombstone_sizes", key)
+        now = now_ms()
+        due = {t.table: count_due(session, t.table, now) for t in tables}
     if name is not None and not tables:
         raise no_such_table(name)
     more: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     sizes: list[_SmallFiles | _Tombstones] = [*small, *removed]
     for row in sizes:
         more[row.table] |= row._asdict()
-    return [replace(table, **more[table.table]) for table in tables]
+    return [replace(t, **more[t.table], **asdict(due[t.table])) for t in tables]
 
 
 def load_growth(backend: Backend, name: str, since_ms: int) -> list[Growth]:

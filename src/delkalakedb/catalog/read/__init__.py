@@ -27,7 +27,7 @@ else:
                 "parse_head"
             ),
             "planner": "plan",
-            "retention": "Expired check_kept expire_versions",
+            "retention": "Due Expired check_kept count_due expire_versions",
             "sql_log": ("SqlTxnLogReader commit_from_row load_files load_tombstones"),
             "stat_index": "COLUMNS_PER_TABLE STAT_TABLES leaves_of revise",
             "version_files": "Upkeep list_files load_only_in",

@@ -77,7 +77,9 @@ def no_such_table(name: str) -> TableNotFoundError:
         return TableNotFoundError(
             "the catalog has no table with a URI as its name; give the name alone"
         )
-    return TableNotFoundError(f"{name}: the catalog has no such table")
+    error = TableNotFoundError(f"{name}: the catalog has no such table")
+    error.table = name
+    return error
 
 
 def _check_size(what: str, text: str, limit: int) -> None:

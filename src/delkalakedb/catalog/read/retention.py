@@ -110,6 +110,33 @@ def expire_versions(
     return expired
 
 
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What retention and vacuum would delete of a table now."""
+
+    expired_versions: int
+    expired_tombstones: int
+
+
+def count_due(session: Session, name: str, now_ms: int) -> Due:
+    """Count the expired versions of a table, and its tombstones of unneeded files.
+
+    The tombstones of files that the last vacuum deleted don't count.
+    """
+    (bounds,) = session.rows(_Bounds, "load_retention", {"name": name})
+    key = {"table_id": bounds.table_id}
+    cutoff_ms = tombstone_cutoff_ms(bounds.properties, now_ms)
+    (vacuumed_ms,) = session.values("load_vacuum_time", key)
+    # A vacuum deletes the files whose tombstones have expired when it starts.
+    done_ms = -1 if vacuumed_ms is None else vacuumed_ms - (now_ms - cutoff_ms)
+    at = {"timestamp_ms": cutoff_ms, "first": 0, "end": 2**62}
+    (kept,) = session.values("load_version_at", key | at) or [-1]
+    limits = {"after_ms": done_ms, "cutoff_ms": cutoff_ms, "floor": kept}
+    (tombstones,) = session.values("count_tombstones", key | limits)
+    floor = _floor(session, bounds, None, None, now_ms)
+    return Due(floor - bounds.first_version, tombstones)
+
+
 def while_kept(
     backend: Backend, head: Head, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:

@@ -1,23 +1,27 @@
 """Commands for administrators: `stats`, `audit`, `upgrade`, `backup`, `doctor`..."""
 
 from dataclasses import asdict
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from delkalakedb.cli.app import FOUND, UNREACHABLE, App, command, pass_app
+from delkalakedb.cli.columns import Column
 from delkalakedb.cli.commands.maintain import each_table
 from delkalakedb.cli.options import (
-    DURATION,
     TABLE,
     commits_options,
     dry_run_option,
     limit_option,
+    since_option,
     yes_option,
 )
-from delkalakedb.clock import now_ms
-from delkalakedb.model.times import duration_ms
+from delkalakedb.model.display import (
+    count_of,
+    format_minute,
+    format_size,
+    format_span,
+)
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog
@@ -35,13 +39,7 @@ _MAX_DIFFERENCES = 1000
     type=click.Choice(["day", "commit"]),
     help="Show the growth of TABLE by day or by commit.",
 )
-@click.option(
-    "--since",
-    type=DURATION,
-    default="7d",
-    show_default=True,
-    help="The period over which growth is measured.",
-)
+@since_option("Measure growth from this time on: 7d, yesterday, 2026-01-31.", "7d")
 @click.option(
     "--small",
     "small_bytes",
@@ -52,10 +50,9 @@ _MAX_DIFFERENCES = 1000
 )
 @pass_app
 def stats(
-    app: App, table: str | None, by: str | None, since: timedelta, small_bytes: int
+    app: App, table: str | None, by: str | None, since_ms: int, small_bytes: int
 ) -> None:
-    """Show the sizes of tables, their growth, and advice on maintenance."""
-    since_ms = now_ms() - duration_ms(since)
+    """Show table sizes, growth, and advice on maintenance."""
     if not by:
         _show_sizes(app, table, since_ms, small_bytes)
     elif table is None:
@@ -82,9 +79,9 @@ def _show_sizes(app: App, table: str | None, since_ms: int, small_bytes: int) ->
         "versions",
         "commits",
         "grown_bytes",
-        "advice",
+        Column("advice", priority=2.5),
     )
-    app.output.records(records, columns)
+    app.output.records(records, columns, "There are no tables.")
 
 
 def _show_growth(app: App, table: str, since_ms: int, by: str) -> None:
@@ -96,7 +93,8 @@ def _show_growth(app: App, table: str, since_ms: int, by: str) -> None:
     found = by_day(commits) if by == "day" else commits
     what = ("timestamp_ms", "commits") if by == "day" else ("version", "timestamp_ms")
     sizes = ("added_bytes", "removed_bytes", "num_files", "size_bytes")
-    app.output.records(map(asdict, found), (*what, *sizes))
+    nothing = f"{table} has had no commit since {format_minute(since_ms)}."
+    app.output.records(map(asdict, found), (*what, *sizes), nothing)
 
 
 @command(epilog="Example: deltasql audit --since 2026-01-31 --actor etl")
@@ -107,11 +105,11 @@ def _show_growth(app: App, table: str, since_ms: int, by: str) -> None:
 @limit_option("commits", least=1, default=100)
 @pass_app
 def audit(app: App, /, limit: int, events: bool, **filters: Any) -> None:
-    """List the commits of all tables with their users and hosts, newest first.
+    """List the commits of all tables with users and hosts.
 
-    Commits with equal transaction ids were made by one atomic transaction. --events
-    lists what was done besides: detach, adopt, drop, rename, move, backup, restore,
-    upgrade, and commits that were refused.
+    The newest commits come first. Commits with equal transaction ids were made by one
+    atomic transaction. --events lists what was done besides: detach, adopt, drop,
+    rename, move, backup, restore, upgrade, and commits that were refused.
     """
     from delkalakedb.catalog.admin import load_audit
 
@@ -125,28 +123,27 @@ def audit(app: App, /, limit: int, events: bool, **filters: Any) -> None:
         "table",
         "version",
         "operation",
-        "db_user",
         "os_user",
         "host",
-        "transaction_tables",
-        "transaction_id",
+        "db_user",
+        Column("transaction_tables", header="in one"),
+        Column("transaction_id", header="transaction"),
     )
-    app.output.records(found, columns)
+    app.output.records(found, columns, "No commit matches.")
 
 
 def _list_events(
-    app: App, limit: int, name: str | None, since_ms: int | None, **others: Any
+    app: App, limit: int, transaction_id: str | None, **filters: Any
 ) -> None:
     from delkalakedb.catalog.admin import load_events
 
-    if given := [option for option, value in others.items() if value is not None]:
-        raise click.UsageError(
-            f"--events takes --table, --since and --limit, but not {given[0]}"
-        )
+    if transaction_id is not None:
+        raise click.UsageError("--events lists no commits: leave out --transaction")
     with app.connect() as catalog:
-        found = load_events(catalog.backend, name, since_ms=since_ms, limit=limit)
+        found = load_events(catalog.backend, limit=limit, **filters)
     columns = ("occurred_at_ms", "event", "table", "version", "detail", "os_user")
-    app.output.records(map(asdict, found), (*columns, "host", "client_address"))
+    origin = ("host", "client_address")
+    app.output.records(map(asdict, found), (*columns, *origin), "No event matches.")
 
 
 @command(epilog="Example: deltasql upgrade --dry-run")
@@ -154,7 +151,7 @@ def _list_events(
 @yes_option
 @pass_app
 def upgrade(app: App, dry_run: bool, yes: bool) -> None:
-    """Upgrade the catalog's SQL schema to this version of the package.
+    """Upgrade the catalog's SQL schema to this package's.
 
     Older versions of the package can't open an upgraded catalog. Make a backup first.
     """
@@ -172,14 +169,23 @@ def upgrade(app: App, dry_run: bool, yes: bool) -> None:
         # Not only if behind: this call raises for a catalog that is too new.
         upgrade_catalog(uri, settings)
     done = versions.behind and not dry_run
-    app.output.record({**asdict(versions), "upgraded": done})
+    if done:
+        sentence = f"Upgraded the catalog from schema version {versions.current} to"
+    elif versions.behind:
+        sentence = (
+            f"Would upgrade the catalog from schema version {versions.current} to"
+        )
+    else:
+        sentence = "The catalog needs no upgrade: it has schema version"
+    record = {**asdict(versions), "upgraded": done}
+    app.output.changed(f"{sentence} {versions.latest}", record)
 
 
 @command(epilog="Example: deltasql backup /backups/catalog-2026-01-31.db")
 @click.argument("file", type=click.Path(dir_okay=False))
 @pass_app
 def backup(app: App, file: str) -> None:
-    """Write a consistent copy of the whole catalog to a new FILE.
+    """Write a consistent copy of the catalog to a new FILE.
 
     Writers aren't blocked meanwhile. Postgres is copied by pg_dump. The backup contains
     neither data files nor `_delta_log`.
@@ -189,7 +195,11 @@ def backup(app: App, file: str) -> None:
     uri, settings = app.database()
     with app.progress("backup"):
         done = back_up(uri, settings, file)
-    app.output.record(asdict(done))
+    sentence = (
+        f"Wrote {count_of(done.tables, 'table')} to {done.file} "
+        f"({format_size(done.size_bytes)}) in {format_span(done.seconds)}"
+    )
+    app.output.changed(sentence, asdict(done))
 
 
 @command("restore-catalog", epilog="Example: deltasql restore-catalog catalog.db --yes")
@@ -198,7 +208,7 @@ def backup(app: App, file: str) -> None:
 @yes_option
 @pass_app
 def restore_catalog(app: App, file: str, dry_run: bool, yes: bool) -> None:
-    """Restore the catalog from FILE, which `deltasql backup` has written.
+    """Restore the catalog from a FILE of `deltasql backup`.
 
     The restore is atomic: the rows of FILE are checked before they replace the catalog.
     Each table is then compared with its `_delta_log`, which still has the commits made
@@ -210,7 +220,8 @@ def restore_catalog(app: App, file: str, dry_run: bool, yes: bool) -> None:
     uri, settings = app.database(create=True)
     there = load_tables(uri, settings)
     if there and not dry_run:
-        app.confirm(f"Replace the catalog with its {len(there)} tables?", yes=yes)
+        tables_there = count_of(len(there), "table")
+        app.confirm(f"Replace the catalog with its {tables_there}?", yes=yes)
     with app.progress("restore"):
         done = restore_backup(uri, settings, file, replace=True, dry_run=dry_run)
     tables = [
@@ -224,7 +235,8 @@ def restore_catalog(app: App, file: str, dry_run: bool, yes: bool) -> None:
             "upgrade, then deltasql verify"
         )
     if dry_run or is_old:
-        app.output.records(tables, ("table", "version", "before"))
+        empty = "The backup has no tables."
+        app.output.records(tables, ("table", "version", "before"), empty)
     else:
         _compare(app, tables)
 
@@ -235,7 +247,8 @@ def _compare(app: App, tables: list[dict[str, Any]]) -> None:
         found = each_table(
             app, "verify", list(by_name), lambda n: by_name[n] | _logged(catalog, n)
         )
-    app.output.records(found, ("table", "version", "before", "newer", "found"))
+    columns = ("table", "version", "before", "newer", "found")
+    app.output.records(found, columns, "The backup has no tables.")
     if any(table["newer"] for table in found):
         app.say(
             "the logs have commits that are newer than the backup; run deltasql "
@@ -261,7 +274,7 @@ def _logged(catalog: "Catalog", name: str) -> dict[str, Any]:
 @command(epilog="Example: deltasql doctor --output json")
 @pass_app
 def doctor(app: App) -> None:
-    """Check the installation, and advise how to repair problems.
+    """Check the installation; advise how to repair problems.
 
     The checks cover the database and its clock, write permission in the database and at
     each table's location (a test object is written and deleted), the mirror, and
@@ -286,11 +299,11 @@ def doctor(app: App) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script that makes SHELL complete commands, options and tables.
+    """Print a completion script for SHELL.
 
-    Table names come from the catalog that $DELTASQL_CATALOG, --catalog or the
-    configuration names. For fish, write the script to
-    ~/.config/fish/completions/deltasql.fish.
+    The script completes commands, options and tables. Table names come from the catalog
+    that $DELTASQL_CATALOG, --catalog or the configuration names. For fish, write the
+    script to ~/.config/fish/completions/deltasql.fish.
     """
     from click.shell_completion import get_completion_class
 

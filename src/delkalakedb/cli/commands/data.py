@@ -1,11 +1,13 @@
 """Commands that read and write rows: `head`, `query`, `append`, `export`, `diff`."""
 
+import time
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from delkalakedb.cli.app import FOUND, App, command, pass_app
+from delkalakedb.cli.columns import Column, human_text
 from delkalakedb.cli.options import (
     NAMES,
     TABLE,
@@ -15,6 +17,10 @@ from delkalakedb.cli.options import (
     where_option,
 )
 from delkalakedb.cli.output import plain
+from delkalakedb.model.display import count_of, format_size, format_span, listed
+
+if TYPE_CHECKING:
+    from delkalakedb.query import Appended
 
 _FILE_KINDS = ("parquet", "csv", "jsonl", "arrow")
 
@@ -28,6 +34,7 @@ columns_option = click.option(
 @click.argument("table", type=TABLE)
 @click.option(
     "-n",
+    "--limit",
     "number",
     type=click.IntRange(min=0),
     default=10,
@@ -47,7 +54,7 @@ def head(
     where: str | None,
     **at: Any,
 ) -> None:
-    """Show some rows of TABLE, read from as few files as possible."""
+    """Show some rows of TABLE, from as few files as possible."""
     from delkalakedb.query import rows_of
 
     with app.connect() as catalog:
@@ -107,18 +114,35 @@ def query(app: App, /, sql: str | None, file: str | None, limit: int | None) -> 
 @dry_run_option
 @pass_app
 def append(app: App, /, table: str, files: tuple[str, ...], **options: Any) -> None:
-    """Append Parquet, CSV, JSON lines or Arrow IPC files to TABLE in one commit.
+    """Append Parquet, CSV, JSON lines or Arrow files to TABLE.
 
-    A FILE may be a pattern such as 'incoming/**/*.parquet'. Each file must have the
-    columns of the table. Values are converted to the table's types; a value that can't
-    be converted is an error. CSV files must have a header.
+    All files are one commit, unless --each is given. A FILE may be a pattern such as
+    'incoming/**/*.parquet'. Each file must have the columns of the table. Values are
+    converted to the table's types; a value that can't be converted is an error. CSV
+    files must have a header.
     """
     from delkalakedb.query import append_files
 
     app.connect().close()
+    started = time.monotonic()
     with app.progress(f"append to {table}") as advance:
         done = append_files(app.table_uri(table), files, advance=advance, **options)
-    app.output.record(asdict(done))
+    seconds = time.monotonic() - started
+    record = {**asdict(done), "seconds": round(seconds, 3)}
+    app.output.changed(_appended(done, seconds), record)
+
+
+def _appended(done: "Appended", seconds: float) -> str:
+    files = f"{count_of(done.files, 'file')} ({format_size(done.size_bytes)})"
+    new = f", with the new {listed(done.new_columns)}" if done.new_columns else ""
+    if done.rows is None:
+        verb = "create and fill" if done.created else "append to"
+        return f"Would {verb} {done.table} with {files}{new}; the files fit"
+    rate = format_size(round(done.size_bytes / max(seconds, 0.001)))
+    return (
+        f"Appended {count_of(done.rows, 'row')} of {files} to {done.table}{new} "
+        f"(version {done.version}) in {format_span(seconds)}, {rate}/s"
+    )
 
 
 @command(epilog="Example: deltasql export sales sales.csv --where 'id > 100'")
@@ -145,7 +169,7 @@ def export(
     timestamp_ms: int | None,
     **options: Any,
 ) -> None:
-    """Write the rows of TABLE to the file OUT as Parquet, CSV or JSON lines.
+    """Write rows of TABLE to a Parquet, CSV or JSON lines file.
 
     OUT appears only when it is complete.
     """
@@ -157,7 +181,11 @@ def export(
     with app.connect() as catalog, app.progress(f"export {table}") as advance:
         snapshot = catalog.snapshot(table, version, timestamp_ms=timestamp_ms)
         done = export_rows(catalog, snapshot, out, kind, advance=advance, **options)
-    app.output.record(asdict(done))
+    app.output.changed(
+        f"Wrote {count_of(done.rows, 'row')} of {table} at version {done.version} to "
+        f"{done.path} ({format_size(done.size_bytes)})",
+        asdict(done),
+    )
 
 
 @command(epilog="Example: deltasql diff sales 3 7 --rows")
@@ -167,10 +195,10 @@ def export(
 @click.option("--rows", is_flag=True, help="Also show the rows that differ.")
 @pass_app
 def diff(app: App, /, table: str, before: int, after: int, rows: bool) -> None:
-    """Show the differences between the versions A and B of TABLE.
+    """Show the differences between two versions of TABLE.
 
-    Files, the number of rows, columns, properties and the protocol are compared. Exit 1
-    if there is a difference.
+    A and B are the versions. Files, the number of rows, columns, properties and the
+    protocol are compared. Exit 1 if there is a difference.
     """
     from delkalakedb.query import changed_rows, compare_versions
 
@@ -179,7 +207,28 @@ def diff(app: App, /, table: str, before: int, after: int, rows: bool) -> None:
         changes = list(compare_versions(old, new))
         if rows:
             changes += changed_rows(catalog, old, new)
-    columns = ("kind", "change", "name", "before", "after")
-    app.output.rows((plain(change.to_dict()) for change in changes), columns)
+    columns = (
+        "kind",
+        Column("change", priority=-1),
+        Column("name", kind="path", priority=-2),
+        Column("before", show=lambda r: _side(r["before"])),
+        Column("after", show=lambda r: _side(r["after"])),
+    )
+    records = [plain(change.to_dict()) for change in changes]
+    same = f"Versions {before} and {after} of {table} don't differ."
+    app.output.records(records, columns, same)
     if changes:
         raise click.exceptions.Exit(FOUND)
+
+
+def _side(value: Any) -> str:
+    """Return what one version has, as people read it."""
+    if isinstance(value, dict) and "size_bytes" in value:
+        rows = value.get("num_records")
+        counted = [] if rows is None else [count_of(rows, "row")]
+        if deleted := value.get("deleted_rows"):
+            counted.append(f"{deleted} deleted")
+        return ", ".join([format_size(value["size_bytes"]), *counted])
+    if isinstance(value, dict):
+        value = {name: item for name, item in value.items() if item is not None}
+    return human_text(value, "text")

@@ -1,6 +1,7 @@
 """Commands for maintenance: `verify`, `optimize`, `checkpoint`, `vacuum`..."""
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from delkalakedb.cli.app import FOUND, App, command, pass_app
+from delkalakedb.cli.columns import Column, Record
 from delkalakedb.cli.options import (
     DURATION,
     NAMES,
@@ -19,12 +21,17 @@ from delkalakedb.cli.options import (
     yes_option,
 )
 from delkalakedb.clock import now_ms
+from delkalakedb.model.display import count_of, format_change, format_size
 
 if TYPE_CHECKING:
-    from delkalakedb import Catalog
+    from delkalakedb import Catalog, Table
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
+
+_NO_TABLE = "There are no tables."
+# delta-rs' target for files of a table that has no delta.targetFileSize
+_TARGET_BYTES = 100 * 1024 * 1024
 
 
 def tables_arguments(command: _F) -> _F:
@@ -70,7 +77,10 @@ def each_table(
 @deep_option
 @pass_app
 def verify(app: App, tables: tuple[str, ...], all_tables: bool, deep: bool) -> None:
-    """Compare the `_delta_log` of TABLES with the catalog; exit 1 if they differ."""
+    """Compare the `_delta_log` of TABLES with the catalog.
+
+    Exit 1 if they differ.
+    """
     from delkalakedb.mirror.verify import verify_table
     from delkalakedb.storage import open_store
 
@@ -86,15 +96,30 @@ def verify(app: App, tables: tuple[str, ...], all_tables: bool, deep: bool) -> N
         reports = each_table(app, "verify", names, check)
     columns = (
         "table",
-        "ok",
-        "ratified_version",
-        "published_version",
+        Column("ok", header="log", kind="state", show=_verdict),
         "versions_checked",
-        "found",
+        "published_version",
+        "ratified_version",
     )
-    app.output.records(reports, columns)
+    if app.kind == "text":
+        app.output.records(reports, columns, "There are no tables.")
+        app.output.sentences(_differences(reports))
+    else:
+        app.output.records(reports, (*columns, "found"))
     if not all(report["ok"] for report in reports):
         raise click.exceptions.Exit(FOUND)
+
+
+def _verdict(report: Record) -> str:
+    return "ok" if report["ok"] else "differs"
+
+
+def _differences(reports: Iterable[Record]) -> Iterator[str]:
+    for report in reports:
+        for found in report["differences"]:
+            yield f"{report['table']}: version {found['version']}: {found['message']}"
+        if not report["complete"]:
+            yield f"{report['table']}: ... and more"
 
 
 @command(epilog="Example: deltasql optimize sales --where \"day = '2026-01-31'\"")
@@ -119,6 +144,7 @@ def verify(app: App, tables: tuple[str, ...], all_tables: bool, deep: bool) -> N
     type=click.FloatRange(0, 1, max_open=True),
     help="With --purge, only files with a larger share of deleted rows.",
 )
+@dry_run_option
 @pass_app
 def optimize(
     app: App,
@@ -129,6 +155,7 @@ def optimize(
     z_order: tuple[str, ...],
     purge: bool,
     dead_share: float | None,
+    dry_run: bool,
     **options: Any,
 ) -> None:
     """Rewrite the small files of TABLES as fewer large ones.
@@ -141,15 +168,30 @@ def optimize(
     if dead_share is not None and not purge:
         raise click.UsageError("--dead-share needs --purge")
 
-    from delkalakedb.model.predicate.predicate import parse_predicate, partition_filters
+    def plan(name: str) -> dict[str, Any]:
+        snapshot = catalog.snapshot(name)
+        _partition_filters(snapshot.table, where)
+        if purge:
+            from delkalakedb.write.engines import purgeable
+
+            removed = len(purgeable(snapshot, where, dead_share or 0.0))
+            added = removed
+        else:
+            target = options["target_size"] or _target_size(snapshot.table)
+            files = snapshot.files(where, columns=("partition_values", "size_bytes"))
+            rows = (row for batch in files for row in batch.to_pylist())
+            removed, added = bins_of(rows, target, whole=bool(z_order))
+        return {
+            "table": name,
+            "version": snapshot.version,
+            "num_removed_files": removed,
+            "num_added_files": added,
+            "dry_run": True,
+        }
 
     def rewrite(name: str) -> dict[str, Any]:
-        table, given = app.table(name), {"partition_filters": None, **options}
-        if where is not None:
-            known = catalog.table(name)
-            predicate = parse_predicate(where, known.schema, known.partition_columns)
-            filters = partition_filters(predicate, known.partition_columns)
-            given["partition_filters"] = filters
+        table, given = app.table(name), dict(options)
+        given["partition_filters"] = _partition_filters(catalog.table(name), where)
         if purge:
             del given["target_size"]
             metrics = table.optimize.purge(dead_share=dead_share or 0.0, **given)
@@ -163,20 +205,76 @@ def optimize(
             "num_removed_files": metrics["numFilesRemoved"],
             "num_added_files": metrics["numFilesAdded"],
             "metrics": metrics,
+            "dry_run": False,
         }
 
     with app.connect() as catalog:
         names = named(catalog, tables, all_tables)
-        done = each_table(app, "optimize", names, rewrite)
+        done = each_table(app, "optimize", names, plan if dry_run else rewrite)
     columns = ("table", "version", "num_removed_files", "num_added_files")
-    app.output.records(done, columns)
+    app.output.changes(((_optimized(one), one) for one in done), columns, _NO_TABLE)
+
+
+def _optimized(done: Record) -> str:
+    name, version = done["table"], done["version"]
+    if not done["num_removed_files"]:
+        return f"{name} has nothing to optimize (version {version})"
+    verb = "Would rewrite" if done["dry_run"] else "Rewrote"
+    return (
+        f"{verb} {count_of(done['num_removed_files'], 'file')} of {name} as "
+        f"{count_of(done['num_added_files'], 'file')} (version {version})"
+    )
+
+
+def _partition_filters(table: "Table", where: str | None) -> Any:
+    """Return the filters of deltalake for a condition on whole partitions."""
+    from delkalakedb.model.predicate.predicate import parse_predicate, partition_filters
+
+    if where is None:
+        return None
+    predicate = parse_predicate(where, table.schema, table.partition_columns)
+    return partition_filters(predicate, table.partition_columns)
+
+
+def _target_size(table: "Table") -> int:
+    return int(table.configuration.get("delta.targetFileSize") or _TARGET_BYTES)
+
+
+def bins_of(rows: Iterable[Record], target: int, *, whole: bool) -> tuple[int, int]:
+    """Return how many files an optimize would remove, and add at least.
+
+    Files are packed as in delta-rs: those of a partition, largest first, go into the
+    first file that has room; a file that would be alone stays.
+
+    Args:
+        rows: the `partition_values` and `size_bytes` of the files.
+        target: the size of a file in bytes.
+        whole: every file is rewritten, as a Z-order does.
+    """
+    partitions: defaultdict[str, list[int]] = defaultdict(list)
+    for row in rows:
+        if whole or row["size_bytes"] <= target:
+            partitions[row["partition_values"]].append(row["size_bytes"])
+    removed = added = 0
+    for sizes in partitions.values():
+        bins: list[list[int]] = []
+        for size in sorted(sizes, reverse=True):
+            fitting = (one for one in bins if sum(one) + size <= target)
+            if (found := next(fitting, None)) is None:
+                bins.append([size])
+            else:
+                found.append(size)
+        packed = bins if whole else [one for one in bins if len(one) > 1]
+        removed += sum(map(len, packed))
+        added += len(packed)
+    return removed, added
 
 
 @command(epilog="Example: deltasql checkpoint sales")
 @tables_arguments
 @pass_app
 def checkpoint(app: App, tables: tuple[str, ...], all_tables: bool) -> None:
-    """Write a checkpoint of the newest version of TABLES to `_delta_log`."""
+    """Write a checkpoint of TABLES to `_delta_log`."""
 
     def write(name: str) -> dict[str, Any]:
         table = app.table(name)
@@ -186,7 +284,18 @@ def checkpoint(app: App, tables: tuple[str, ...], all_tables: bool) -> None:
     with app.connect() as catalog:
         names = named(catalog, tables, all_tables)
         done = each_table(app, "checkpoint", names, write)
-    app.output.records(done, ("table", "checkpoint_version"))
+    app.output.changes(
+        (
+            (
+                f"Wrote a checkpoint of {one['table']} at version "
+                f"{one['checkpoint_version']}",
+                one,
+            )
+            for one in done
+        ),
+        ("table", "checkpoint_version"),
+        _NO_TABLE,
+    )
 
 
 @command(epilog="Example: deltasql restore sales --timestamp 2026-01-31T12:00:00Z")
@@ -234,7 +343,10 @@ def restore(
         "num_removed_files": metrics["numRemovedFile"],
         "num_restored_files": metrics["numRestoredFile"],
     }
-    app.output.record(record)
+    verb = "Would restore" if dry_run else "Restored"
+    change = format_change(metrics["numRestoredFile"], metrics["numRemovedFile"])
+    made = "" if dry_run else f" as version {new_version}"
+    app.output.changed(f"{verb} {table} to version {target}{made}: {change}", record)
 
 
 @command(epilog="Example: deltasql vacuum sales --retention 14d --dry-run")
@@ -264,12 +376,14 @@ def vacuum(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Delete files that were removed from TABLES longer ago than the retention.
+    """Delete files that TABLES no longer need.
 
-    Older versions can't be read after a vacuum. With --output json the answer lists the
-    path of every file.
+    Such a file was removed from its table longer ago than the retention. Older versions
+    can't be read after a vacuum. With --output json the answer lists the path of every
+    file.
     """
     from delkalakedb.deltalake import Vacuum, retention_of
+    from delkalakedb.errors import DeltaError
     from delkalakedb.storage import open_store
 
     hours: Any = None if retention is None else retention / timedelta(hours=1)
@@ -277,7 +391,10 @@ def vacuum(
     def plan(name: str) -> tuple[str, dict[str, int]]:
         log = catalog.log(name)
         head = log.head()
-        kept = retention_of(head, hours, enforce=not force)
+        try:
+            kept = retention_of(head, hours, enforce=not force)
+        except DeltaError as error:
+            raise DeltaError(f"{error}; --force allows it") from error
         store = open_store(head.location)
         return name, Vacuum(catalog, log, store, kept.asked_ms, full, ()).plan()
 
@@ -297,7 +414,10 @@ def vacuum(
         if not dry_run:
             sizes = [size for of_table in found.values() for size in of_table.values()]
             if sizes:
-                question = f"Delete {len(sizes)} files with {sum(sizes)} bytes?"
+                question = (
+                    f"Delete {count_of(len(sizes), 'file')} with "
+                    f"{format_size(sum(sizes))}?"
+                )
                 app.confirm(question, yes=yes)
             found = dict(each_table(app, "vacuum", list(found), delete))
     records = [
@@ -310,7 +430,16 @@ def vacuum(
         }
         for name, paths in found.items()
     ]
-    app.output.records(records, ("table", "deleted", "num_files", "size_bytes"))
+    columns = ("table", "deleted", "num_files", "size_bytes")
+    app.output.changes(((_vacuumed(one), one) for one in records), columns, _NO_TABLE)
+
+
+def _vacuumed(done: Record) -> str:
+    if not done["num_files"]:
+        return f"{done['table']} has no file to delete"
+    verb = "Deleted" if done["deleted"] else "Would delete"
+    files = count_of(done["num_files"], "file")
+    return f"{verb} {files} of {done['table']} ({format_size(done['size_bytes'])})"
 
 
 @command(epilog="Example: deltasql retention sales --keep 90d")
@@ -346,6 +475,19 @@ def retention(
         done = each_table(app, "retention", names, lambda n: expire(n, dry_run=True))
         versions = sum(one["versions"] for one in done)
         if versions and not dry_run:
-            app.confirm(f"Drop {versions} versions permanently?", yes=yes)
+            dropped = count_of(versions, "version")
+            app.confirm(f"Drop {dropped} permanently?", yes=yes)
             done = each_table(app, "retention", [one["table"] for one in done], expire)
-    app.output.records(done, ("table", "floor", "versions", "files", "stats"))
+    columns = ("table", "floor", "versions", "files", "stats")
+    sentences = (_expired(one, dry_run=dry_run) for one in done)
+    app.output.changes(zip(sentences, done, strict=True), columns, _NO_TABLE)
+
+
+def _expired(done: Record, *, dry_run: bool) -> str:
+    if not done["versions"]:
+        return f"{done['table']} has no expired version"
+    verb = "Would drop" if dry_run else "Dropped"
+    return (
+        f"{verb} {count_of(done['versions'], 'version')} of {done['table']}; version "
+        f"{done['floor']} is the oldest one now"
+    )

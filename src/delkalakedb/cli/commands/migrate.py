@@ -1,7 +1,9 @@
 """Commands that migrate tables: `import`, `convert`, `sync`, `copy`, `detach`."""
 
+import os
 import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +20,10 @@ from delkalakedb.cli.options import (
     outside_files_option,
     yes_option,
 )
+from delkalakedb.model.display import count_of, format_size, format_span
 
 if TYPE_CHECKING:
-    from delkalakedb import Catalog
+    from delkalakedb import Catalog, Copied, Synced
     from delkalakedb.migrate import ImportProgress, Outcome, Place, Tell
 
 _IMPORTED = ("name", "state", "version", "versions", "num_files", "seconds", "location")
@@ -165,8 +168,18 @@ def _telling(advance: Advance) -> "Tell":
     return tell
 
 
+def _outcome(done: "Outcome") -> str:
+    if done.version is None:
+        return f"{done.name}: {done.state} from {done.location}"
+    versions = "" if done.versions is None else count_of(done.versions, "version")
+    files = "" if done.num_files is None else count_of(done.num_files, "file")
+    sizes = ", ".join(filter(None, [versions, files, format_span(done.seconds)]))
+    return f"{done.name}: {done.state} at version {done.version} ({sizes})"
+
+
 def _show_imported(app: App, done: list["Outcome"]) -> None:
-    app.output.records([outcome.to_dict() for outcome in done], _IMPORTED)
+    changes = ((_outcome(one), one.to_dict()) for one in done)
+    app.output.changes(changes, _IMPORTED, "There are no tables.")
     for outcome in done:
         if outcome.message:
             app.say(f"{outcome.name}: {outcome.state}: {outcome.message}")
@@ -190,6 +203,7 @@ def _show_imported(app: App, done: list["Outcome"]) -> None:
     help="A partition column with folders such as day=2026-01-31; outermost first.",
 )
 @storage_options
+@dry_run_option
 @pass_app
 def convert(
     app: App,
@@ -197,15 +211,20 @@ def convert(
     name: str | None,
     partition_by: tuple[tuple[str, str], ...],
     storage_options: dict[str, str] | None,
+    dry_run: bool,
 ) -> None:
-    """Create a table from the Parquet files at LOCATION, without copying them.
+    """Create a table from Parquet files, without copying them.
 
-    The first commit adds all files, and is published to LOCATION/_delta_log.
+    The first commit adds all Parquet files below LOCATION, and is published to
+    LOCATION/_delta_log.
     """
     from delkalakedb.deltalake import convert_folder
     from delkalakedb.migrate import name_of
 
-    app.connect(create=True).close()
+    app.connect(create=not dry_run).close()
+    if dry_run:
+        _preview_conversion(app, location, name or name_of(location), storage_options)
+        return
     table = convert_folder(
         location,
         app.table_uri(name or name_of(location)),
@@ -213,7 +232,31 @@ def convert(
         storage_options=storage_options,
     )
     columns = ("name", "version", "num_files", "size_bytes", "location")
-    app.output.record(table.to_dict(), columns)
+    files = f"{count_of(table.num_files, 'file')} ({format_size(table.size_bytes)})"
+    sentence = f"Created {table.name} from {files} at {table.location}"
+    app.output.changed(sentence, table.to_dict(), columns)
+
+
+def _preview_conversion(
+    app: App, location: str, name: str, storage_options: dict[str, str] | None
+) -> None:
+    from delkalakedb.errors import DeltaError
+    from delkalakedb.model.paths import LOG
+    from delkalakedb.storage import open_store
+
+    store = open_store(location, storage_options)
+    if next(store.list(LOG), None) is not None:
+        raise DeltaError(f"{store.url}: there is a Delta table already; import it")
+    sizes = [f.size_bytes for f in store.list() if f.path.endswith(".parquet")]
+    record = {
+        "name": name,
+        "version": None,
+        "num_files": len(sizes),
+        "size_bytes": sum(sizes),
+        "location": store.url,
+    }
+    files = f"{count_of(len(sizes), 'file')} ({format_size(sum(sizes))})"
+    app.output.changed(f"Would create {name} from {files} at {store.url}", record)
 
 
 @command(epilog="Example: deltasql sync lake/orders --watch 10s")
@@ -227,6 +270,7 @@ def convert(
 @click.option("--watch", type=DURATION, help="Repeat, with a pause of this length.")
 @outside_files_option
 @storage_options
+@dry_run_option
 @yes_option
 @pass_app
 def sync(
@@ -236,10 +280,11 @@ def sync(
     name: str | None,
     cut_over: bool,
     watch: timedelta | None,
+    dry_run: bool,
     yes: bool,
     **options: Any,
 ) -> None:
-    """Import new commits of a table that other writers still change by file.
+    """Import new commits of a table that others write by file.
 
     A table at LOCATION that the catalog doesn't have is imported first. Until the
     cut-over the table is read-only in the catalog: a commit through the catalog fails,
@@ -250,7 +295,10 @@ def sync(
     if cut_over and watch:
         raise click.UsageError("give either --watch or --cut-over")
     take = take_over if cut_over else catch_up
-    with app.connect(create=not cut_over) as catalog:
+    with app.connect(create=not cut_over and not dry_run) as catalog:
+        if dry_run:
+            _show_imported(app, [_preview_sync(catalog, table, name, options)])
+            return
         name = _followed(app, catalog, table, name, **options)
         if cut_over:
             hold = catalog.log(name).head().hold
@@ -263,7 +311,28 @@ def sync(
             )
             time.sleep(watch.total_seconds())
             done = take(catalog, table=name, **options)
-    app.output.record(done.to_dict(), _SYNCED)
+    app.output.changed(_synced(done), done.to_dict(), _SYNCED)
+
+
+def _synced(done: "Synced") -> str:
+    hold = f"; read-only here ({done.hold})" if done.hold else ""
+    return (
+        f"{done.table} is at version {done.version}: "
+        f"{count_of(done.versions, 'version')} new, {done.versions_behind} behind{hold}"
+    )
+
+
+def _preview_sync(
+    catalog: "Catalog", given: str, name: str | None, options: Mapping[str, Any]
+) -> "Outcome":
+    from delkalakedb.catalog.load import find_table_at
+    from delkalakedb.migrate import Place, name_of, preview
+    from delkalakedb.storage import open_store
+
+    locations = {table.name: table.location for table in catalog.tables()}
+    store = open_store(locations.get(given, given), options["storage_options"])
+    known = given if given in locations else find_table_at(catalog, store.url)
+    return preview(catalog, Place(known or name or name_of(given), store))
 
 
 def _followed(
@@ -304,17 +373,19 @@ def _followed(
 def copy(
     app: App, tables: tuple[str, ...], target: str, move: bool, dry_run: bool, yes: bool
 ) -> None:
-    """Copy TABLES, or all tables, with their history to another catalog.
+    """Copy tables with their history to another catalog.
 
-    A table becomes read-only in this catalog when its copy begins, because only one
-    catalog may write a table. After the copy was compared row by row, the target
-    catalog writes the table; this catalog keeps it read-only, or removes it with
-    --move. Files stay where they are. After an interruption, run the command again to
-    continue.
+    All tables are copied, or TABLES. A table becomes read-only in this catalog when its
+    copy begins, because only one catalog may write a table. After the copy was compared
+    row by row, the target catalog writes the table; this catalog keeps it read-only, or
+    removes it with --move. Files stay where they are. After an interruption, run the
+    command again to continue.
     """
     from delkalakedb.migrate import copy_catalog
 
     app.connect().close()
+    if _database(target) == _database(app.catalog_uri):
+        raise click.UsageError("--to is this catalog; name another one")
     if not dry_run:
         what = ", ".join(tables) or "all tables"
         question = f"Copy {what}? The tables become read-only in this catalog."
@@ -328,7 +399,27 @@ def copy(
             dry_run=dry_run,
             progress=lambda name, rows, total: advance(rows, total),
         )
-    app.output.records([one.to_dict() for one in done], _COPIED)
+    changes = ((_copied(one), one.to_dict()) for one in done)
+    app.output.changes(changes, _COPIED, "There are no tables.")
+
+
+def _database(uri: str) -> tuple[object, ...]:
+    """Return what names a catalog's database, without users and options."""
+    from delkalakedb.settings import parse_uri
+
+    parsed = parse_uri(uri)
+    if parsed.host is None:
+        return parsed.engine, os.path.realpath(parsed.database)
+    schema = parsed.schema or "public"
+    return parsed.engine, parsed.host, parsed.port, parsed.database, schema
+
+
+def _copied(done: "Copied") -> str:
+    return (
+        f"{done.table}: {done.state} at version {done.version} "
+        f"({count_of(done.versions, 'version')}, {count_of(done.num_files, 'file')}, "
+        f"{count_of(done.rows, 'row')} of the catalog)"
+    )
 
 
 @command(epilog="Example: deltasql detach sales --yes")
@@ -339,11 +430,12 @@ def copy(
 @yes_option
 @pass_app
 def detach(app: App, /, table: str, dry_run: bool, yes: bool, **options: Any) -> None:
-    """Remove TABLE from the catalog and leave a plain Delta table at its location.
+    """Take TABLE out of the catalog as a plain Delta table.
 
-    Publishes waiting commits, removes a fence, writes a checkpoint and verifies the log
-    first. If catalog and log differ, the table stays in the catalog. A table that is
-    followed, or was copied to another catalog, is removed without these steps.
+    Its files stay at their location. Publishes waiting commits, removes a fence, writes
+    a checkpoint and verifies the log first. If catalog and log differ, the table stays
+    in the catalog. A table that is followed, or was copied to another catalog, is
+    removed without these steps.
     """
     from delkalakedb.migrate import detach as leave
 
@@ -352,4 +444,6 @@ def detach(app: App, /, table: str, dry_run: bool, yes: bool, **options: Any) ->
         if not dry_run:
             app.confirm(f"Detach {table}? Its files stay at {location}.", yes=yes)
         done = leave(catalog, table=table, dry_run=dry_run, **options)
-    app.output.record(done.to_dict(), _DETACHED)
+    verb = "Would detach" if dry_run else "Detached"
+    sentence = f"{verb} {table} at version {done.version}; its files stay at {location}"
+    app.output.changed(sentence, done.to_dict(), _DETACHED)

@@ -1,60 +1,74 @@
 """The commands below `mirror`: `mirror status`, `mirror run` and so on."""
 
 import logging
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from delkalakedb.cli.app import FOUND, App, Group, pass_app
+from delkalakedb.cli.columns import Column
 from delkalakedb.cli.commands.maintain import each_table, named, tables_arguments
 from delkalakedb.cli.options import (
+    DURATION,
     TABLE,
     dry_run_option,
     outside_files_option,
     yes_option,
 )
+from delkalakedb.model.display import count_of, format_minute
 
 if TYPE_CHECKING:
-    from delkalakedb.mirror.publisher import MirrorStatus
+    from delkalakedb.mirror.publisher import MirrorStatus, Republished
 
 _COLUMNS = (
     "table",
     "state",
-    "ratified_version",
-    "published_version",
     "versions_behind",
     "seconds_behind",
+    "published_version",
+    "ratified_version",
     "next_try_ms",
-    "last_error",
+    Column("last_error", priority=2.5),
 )
 
 
 @click.group(cls=Group, epilog="Example: deltasql mirror status")
 def mirror() -> None:
-    """Publish commits to `_delta_log`, and settle foreign commits found there."""
+    """Publish commits to `_delta_log`; settle foreign commits."""
 
 
 @mirror.command(epilog="Example: deltasql mirror status sales")
 @click.argument("table", type=TABLE, required=False)
+@click.option("--watch", type=DURATION, help="Repeat, with a pause of this length.")
 @pass_app
-def status(app: App, table: str | None) -> None:
-    """Show how far the `_delta_log` of each table lags behind the catalog.
+def status(app: App, table: str | None, watch: timedelta | None) -> None:
+    """Show how far each table's log lags behind the catalog.
 
     Exit 1 if a mirror has diverged, or lags for longer than mirror.lag_alert.
     """
     from delkalakedb.mirror.publisher import absence, status as load_status
 
     with app.connect() as catalog:
-        found = load_status(catalog, table)
         lag_alert = catalog.settings.mirror.lag_alert
-        absent = absence(catalog)
-    _show(app, found)
-    if absent is not None:
-        app.say(f"{absent}; start `deltasql mirror run`")
+        while True:
+            found = load_status(catalog, table)
+            absent = absence(catalog)
+            if watch and sys.stdout.isatty():
+                click.clear()
+            _show(app, found)
+            if absent is not None:
+                app.say(f"{absent}; start `deltasql mirror run`")
+            if watch is None:
+                break
+            sys.stdout.flush()
+            time.sleep(watch.total_seconds())
     late = [s for s in found if s.seconds_behind >= lag_alert]
     if late or any(s.state == "diverged" for s in found):
         raise click.exceptions.Exit(FOUND)
@@ -65,7 +79,7 @@ def _show(app: App, statuses: Sequence["MirrorStatus"]) -> None:
         {**one.to_dict(), "seconds_behind": round(one.seconds_behind, 3)}
         for one in statuses
     )
-    app.output.records(records, _COLUMNS)
+    app.output.records(records, _COLUMNS, "There are no tables.")
 
 
 @mirror.command(epilog="Example: deltasql mirror run --once")
@@ -145,7 +159,10 @@ class _Lines(logging.Handler):
 @tables_arguments
 @pass_app
 def retry(app: App, tables: tuple[str, ...], all_tables: bool) -> None:
-    """Publish TABLES now, even if the next try isn't due; exit 1 if that fails."""
+    """Publish TABLES now, even if the next try isn't due.
+
+    Exit 1 if that fails.
+    """
     from delkalakedb.mirror.publisher import Reconciler
 
     with app.connect() as catalog:
@@ -178,7 +195,7 @@ def retry(app: App, tables: tuple[str, ...], all_tables: bool) -> None:
 )
 @pass_app
 def republish(app: App, table: str, from_version: int | None, rewrite: bool) -> None:
-    """Write log entries of TABLE that are missing in its object store.
+    """Write log entries of TABLE that its store has lost.
 
     The entries are written from the catalog, with their original bytes. The newest
     checkpoint and `_last_checkpoint` are written, too. Existing files are never
@@ -188,7 +205,15 @@ def republish(app: App, table: str, from_version: int | None, rewrite: bool) -> 
 
     with app.connect() as catalog:
         done = write_again(catalog, from_version, table=table, rewrite=rewrite)
-    app.output.record(done.to_dict())
+    app.output.changed(_republished(done), done.to_dict())
+
+
+def _republished(done: "Republished") -> str:
+    entries = count_of(len(done.versions), "log entry")
+    checkpoints = count_of(len(done.checkpoints), "checkpoint")
+    if not done.versions and not done.checkpoints and done.last_checkpoint is None:
+        return f"The log of {done.table} lacks nothing"
+    return f"Wrote {entries} and {checkpoints} of {done.table}"
 
 
 @mirror.command(epilog="Example: deltasql mirror adopt sales --dry-run")
@@ -211,9 +236,10 @@ def adopt(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Adopt commits that bypassed the catalog as versions of TABLES.
+    """Adopt commits that bypassed the catalog.
 
-    After restore-catalog, this command brings back the commits made since the backup.
+    They become versions of TABLES. After restore-catalog, this command brings back the
+    commits made since the backup.
     """
     from delkalakedb.mirror import adopt as adopt_foreign, find_foreign
     from delkalakedb.storage import open_store
@@ -238,26 +264,51 @@ def adopt(
         for name in [] if dry_run else found:
             settle(catalog, table=name)
     columns = ("table", "version", "operation", "timestamp_ms", done)
-    app.output.records(commits, columns)
+    verb = f"Would have {done}" if dry_run else done.capitalize()
+    app.output.changes(
+        (
+            (
+                f"{verb} version {one['version']} of {one['table']} "
+                f"({one['operation']}, {format_minute(one['timestamp_ms'])})",
+                one,
+            )
+            for one in commits
+        ),
+        columns,
+        "There is no foreign commit.",
+    )
 
 
 @mirror.command(epilog="Example: deltasql mirror fence sales --yes")
 @click.argument("table", type=TABLE)
+@dry_run_option
 @yes_option
 @pass_app
-def fence(app: App, table: str, yes: bool) -> None:
+def fence(app: App, table: str, dry_run: bool, yes: bool) -> None:
     """Prevent writes to TABLE that bypass the catalog.
 
     This adds the table feature catalogManaged. Readers that don't support the feature
     can't read TABLE any more. The command detach removes the feature.
     """
     from delkalakedb.mirror import fence as add_fence
+    from delkalakedb.model.rules.protocol import is_fenced
 
-    app.confirm(
-        f"Fence {table}? Clients without support for catalogManaged can no longer "
-        "read or write it.",
-        yes=yes,
-    )
     with app.connect() as catalog:
-        version = add_fence(catalog, table=table)
-    app.output.record({"table": table, "published_version": version})
+        was_fenced = is_fenced(catalog.log(table).state().protocol)
+        if dry_run:
+            version = catalog.mirror_state(table)[0]
+        else:
+            app.confirm(
+                f"Fence {table}? Clients without support for catalogManaged can no "
+                "longer read or write it.",
+                yes=yes or was_fenced,
+            )
+            version = add_fence(catalog, table=table)
+    record = {"table": table, "published_version": version, "dry_run": dry_run}
+    if was_fenced:
+        sentence = f"{table} is fenced already (version {version})"
+    elif dry_run:
+        sentence = f"Would fence {table} after version {version}"
+    else:
+        sentence = f"Fenced {table} at version {version}"
+    app.output.changed(sentence, record, ("table", "published_version"))

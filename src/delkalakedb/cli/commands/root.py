@@ -1,20 +1,8 @@
 """The command `deltasql`: its options and the list of its commands."""
 
-import os
-
 import click
 
-from delkalakedb.cli import shell
-from delkalakedb.cli.app import App, Root
-from delkalakedb.cli.commands import (
-    admin,
-    data,
-    maintain,
-    migrate,
-    mirror,
-    show,
-    tables,
-)
+from delkalakedb.cli.app import App, Root, command, no_such_command
 
 
 @click.group(
@@ -22,71 +10,89 @@ from delkalakedb.cli.commands import (
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88},
     epilog="Example: deltasql --catalog deltasql://sqlite/meta.db tables",
 )
-@click.option(
-    "--catalog",
-    metavar="URI",
-    envvar="DELTASQL_CATALOG",
-    show_envvar=True,
-    help="The catalog's deltasql:// URI; ${NAME} stands for an environment variable.",
-)
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False),
-    help="The configuration file to use instead of deltalakedb.toml.",
-)
 @click.version_option(package_name="delkalakedb", prog_name="deltasql")
-@click.pass_context
-def cli(ctx: click.Context, catalog: str | None, config: str | None) -> None:
+def cli() -> None:
     """Migrate, inspect and operate Delta tables whose metadata is in a SQL database."""
-    if config:
-        os.environ["DELKALAKEDB_CONFIG"] = config
-    ctx.ensure_object(App).uri = catalog
+
+
+@command("help", epilog="Example: deltasql help history")
+@click.argument("names", nargs=-1, metavar="[COMMAND]")
+@click.pass_context
+def help_(ctx: click.Context, names: tuple[str, ...]) -> None:
+    """Show the help of COMMAND, or the list of all commands."""
+    above = ctx.find_root()
+    found = above.command
+    for name in names:
+        group = found if isinstance(found, click.Group) else click.Group()
+        one = group.get_command(above, name)
+        if one is None:
+            raise no_such_command(name, group.commands, above)
+        found, above = one, click.Context(one, above, name)
+    lines = found.get_help(above).splitlines()
+    ctx.ensure_object(App).output.lines(lines, "line")
 
 
 cli.add_section(
     "Tables",
-    tables.init,
-    show.tables,
-    tables.create,
-    show.describe,
-    show.schema,
-    show.history,
-    show.files,
-    tables.rename,
-    tables.set_,
-    tables.unset,
-    tables.drop,
+    {
+        "init": "commands.tables",
+        "tables": "commands.show",
+        "create": "commands.tables",
+        "describe": "commands.show",
+        "schema": "commands.show",
+        "history": "commands.show",
+        "files": "commands.show",
+        "rename": "commands.tables",
+        "set_": "commands.tables",
+        "unset": "commands.tables",
+        "drop": "commands.tables",
+    },
 )
 cli.add_section(
-    "Data", data.head, data.query, shell.shell, data.append, data.export, data.diff
+    "Data",
+    {
+        "head": "commands.data",
+        "query": "commands.data",
+        "shell": "shell",
+        "append": "commands.data",
+        "export": "commands.data",
+        "diff": "commands.data",
+    },
 )
 cli.add_section(
     "Migrate",
-    migrate.import_,
-    migrate.convert,
-    migrate.sync,
-    migrate.copy,
-    migrate.detach,
+    {
+        "import_": "commands.migrate",
+        "convert": "commands.migrate",
+        "sync": "commands.migrate",
+        "copy": "commands.migrate",
+        "detach": "commands.migrate",
+    },
 )
 cli.add_section(
     "Operate",
-    mirror.mirror,
-    maintain.verify,
-    maintain.optimize,
-    maintain.vacuum,
-    maintain.checkpoint,
-    maintain.restore,
-    maintain.retention,
+    {
+        "mirror": "commands.mirror",
+        "verify": "commands.maintain",
+        "optimize": "commands.maintain",
+        "vacuum": "commands.maintain",
+        "checkpoint": "commands.maintain",
+        "restore": "commands.maintain",
+        "retention": "commands.maintain",
+    },
 )
 cli.add_section(
     "Catalog",
-    admin.stats,
-    admin.doctor,
-    admin.audit,
-    admin.upgrade,
-    admin.backup,
-    admin.restore_catalog,
-    admin.completion,
+    {
+        "stats": "commands.admin",
+        "doctor": "commands.admin",
+        "audit": "commands.admin",
+        "upgrade": "commands.admin",
+        "backup": "commands.admin",
+        "restore_catalog": "commands.admin",
+        "completion": "commands.admin",
+        "help_": "commands.root",
+    },
 )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delkalakedb.cli.app import App, command, pass_app
+from delkalakedb.cli.columns import Column
 from delkalakedb.cli.options import (
     TABLE,
     at_options,
@@ -15,6 +16,7 @@ from delkalakedb.cli.options import (
     limit_option,
     where_option,
 )
+from delkalakedb.model.display import count_of, format_change, format_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 
 _JSON_COLUMNS = ("partition_values", "tags", "deletion_vector")
 _INTERNAL_COLUMNS = ("null_fields", "extra", "file_id")
+_CHANGE = Column(
+    "change",
+    show=lambda r: format_change(r["num_added_files"], r["num_removed_files"]),
+    fields=("num_added_files", "num_removed_files"),
+)
 _COLUMN_FIELDS = ("name", "type", "nullable", "partition", "comment")
 
 
@@ -38,7 +45,7 @@ def tables(app: App) -> None:
             for table in catalog.tables()
         ]
     columns = ("name", "version", "timestamp_ms", "num_files", "size_bytes", "location")
-    app.output.records(records, columns)
+    app.output.records(records, columns, "There are no tables.")
 
 
 @command(epilog="Example: deltasql describe sales --version 3")
@@ -57,9 +64,14 @@ def describe(app: App, /, table: str, **at: Any) -> None:
             "published_version": mirror.published_version,
             "versions_behind": mirror.versions_behind,
             "seconds_behind": round(mirror.seconds_behind, 3),
+            "schema": json.loads(snapshot.metadata.schema_string),
         }
     columns = _columns(snapshot)
-    shown = [name for name, value in record.items() if value not in (None, [], {})]
+    shown = [
+        name
+        for name, value in record.items()
+        if value not in (None, [], {}) and name != "schema"
+    ]
     app.output.record(record | {"columns": columns}, shown)
     if app.kind == "text":
         app.output.lines([""], "line")
@@ -108,10 +120,13 @@ def schema(app: App, /, table: str, ddl: bool, delta: bool, **at: Any) -> None:
         raise click.UsageError("give either --ddl or --delta")
     if ddl:
         _show_ddl(app, snapshot)
+    elif delta and app.kind == "json":
+        app.output.document(json.loads(snapshot.metadata.schema_string))
     elif delta:
         app.output.lines([snapshot.metadata.schema_string], "schema")
     else:
-        app.output.records(_columns(snapshot), _COLUMN_FIELDS)
+        columns = _columns(snapshot)
+        app.output.records(columns, _COLUMN_FIELDS, f"{table} has no columns.")
 
 
 def _show_ddl(app: App, snapshot: "Snapshot") -> None:
@@ -155,15 +170,15 @@ def history(app: App, /, table: str, **filters: Any) -> None:
         "version",
         "timestamp_ms",
         "operation",
-        "num_added_files",
-        "num_removed_files",
+        _CHANGE,
         "added_bytes",
         "removed_bytes",
-        "db_user",
         "os_user",
         "host",
+        "db_user",
     )
-    app.output.records((commit.to_dict() for commit in commits), columns)
+    records = (commit.to_dict() for commit in commits)
+    app.output.records(records, columns, "No commit matches.")
 
 
 @command(epilog="Example: deltasql files sales --where \"day >= '2026-01-01'\"")
@@ -175,7 +190,7 @@ def history(app: App, /, table: str, **filters: Any) -> None:
 def files(
     app: App, /, table: str, where: str | None, limit: int | None, **at: Any
 ) -> None:
-    """List the data files of TABLE that a query would read, and count them."""
+    """List the data files of TABLE that a query would read."""
     columns = ("path", "size_bytes", "num_records", "partition_values", "added_version")
     count = size_bytes = 0
 
@@ -190,16 +205,22 @@ def files(
         snapshot = catalog.snapshot(table, **at)
         batches = counted()
         records = (_file(row) for batch in batches for row in batch.to_pylist())
-        app.output.records(islice(records, limit), columns)
+        app.output.records(islice(records, limit), columns, _no_files(where, limit))
         # Files beyond the limit count, too.
         for _ in batches:
             pass
     if where is not None or limit is not None:
         every = snapshot.table
         app.say(
-            f"{count} of {every.num_files} files would be read: "
-            f"{size_bytes} of {every.size_bytes} bytes"
+            f"{count} of {count_of(every.num_files, 'file')} would be read: "
+            f"{format_size(size_bytes)} of {format_size(every.size_bytes)}"
         )
+
+
+def _no_files(where: str | None, limit: int | None) -> str:
+    if limit == 0:
+        return "No file is shown."
+    return "The table has no files." if where is None else "No file matches."
 
 
 def _file(row: dict[str, Any]) -> dict[str, Any]:

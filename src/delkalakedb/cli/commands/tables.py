@@ -6,6 +6,7 @@ import click
 
 from delkalakedb.cli.app import App, command, pass_app
 from delkalakedb.cli.options import NAMES, PAIR, TABLE, dry_run_option, yes_option
+from delkalakedb.model.display import count_of, format_size, listed
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog, Table
@@ -33,7 +34,9 @@ def init(app: App) -> None:
             "created": created,
             "data_path": data_path,
         }
-    app.output.record(record)
+    where = f"schema version {version}; new tables go to {data_path}"
+    state = "Created the catalog" if created else "There is already the catalog"
+    app.output.changed(f"{state} {catalog.uri} ({where})", record)
 
 
 @command(
@@ -101,8 +104,7 @@ def create(
     with app.connect() as catalog:
         there = {t.name: t for t in catalog.tables()} if if_not_exists else {}
         if name in there:
-            app.say(f"{name} exists already")
-            _show(app, there[name])
+            _show(app, f"{name} exists already", there[name])
             return
         made = catalog.create_table(
             name,
@@ -112,7 +114,7 @@ def create(
             configuration=configuration,
             description=comment,
         )
-    _show(app, made)
+    _show(app, f"Created {name}", made)
 
 
 def _schema(sources: dict[str, str | None]) -> str:
@@ -138,11 +140,14 @@ def _schema(sources: dict[str, str | None]) -> str:
         raise click.UsageError(str(error)) from error
 
 
-def _show(app: App, table: "Table") -> None:
+def _show(app: App, done: str, table: "Table") -> None:
     from delkalakedb.settings import redact
 
-    record = {**table.to_dict(), "location": redact(table.location)}
-    app.output.record(record, ("name", "version", "partition_columns", "location"))
+    where = redact(table.location)
+    record = {**table.to_dict(), "location": where}
+    columns = ("name", "version", "partition_columns", "location")
+    sentence = f"{done} at version {table.version}; its files are at {where}"
+    app.output.changed(sentence, record, columns)
 
 
 @command(epilog="Example: deltasql rename sales sales_2025")
@@ -157,7 +162,7 @@ def rename(app: App, table: str, name: str) -> None:
     """
     with app.connect() as catalog:
         catalog.rename_table(table, name)
-        _show(app, catalog.table(name))
+        _show(app, f"Renamed {table} to {name}", catalog.table(name))
 
 
 @command(epilog="Example: deltasql drop sales --dry-run")
@@ -188,9 +193,11 @@ def drop(
         files = list_objects(catalog, table) if with_data else []
         size_bytes = sum(file.size_bytes for file in files)
         where = redact(location)
-        data = f"its files stay at {where}"
+        counted = count_of(catalog.table(table).num_files, "file")
+        data = f"its {counted} stay at {where}"
         if with_data:
-            data = f"this deletes {len(files)} files ({size_bytes} bytes) at {where}"
+            counted = f"{count_of(len(files), 'file')} ({format_size(size_bytes)})"
+            data = f"this deletes {counted} at {where}"
         done = Dropped(
             table, location, version, version - published, len(files), size_bytes
         )
@@ -200,9 +207,12 @@ def drop(
                 done = catalog.drop_table(
                     table, with_data=with_data, force=force, progress=advance
                 )
-    if not with_data:
-        app.say(data)
-    app.output.record({**done.to_dict(), "location": where, "dry_run": dry_run})
+    verb = "Would drop" if dry_run else "Dropped"
+    if with_data and not dry_run:
+        counted = count_of(done.deleted_files, "file")
+        data = f"{counted} ({format_size(done.deleted_bytes)}) at {where} are deleted"
+    record = {**done.to_dict(), "location": where, "dry_run": dry_run}
+    app.output.changed(f"{verb} {table}; {data}", record)
 
 
 @command("set", epilog="Example: deltasql set sales delta.checkpointInterval=50")
@@ -220,7 +230,8 @@ def set_(app: App, table: str, properties: tuple[tuple[str, str], ...]) -> None:
 
     with app.connect() as catalog:
         set_properties(catalog, table, dict(properties))
-        _show_properties(app, catalog, table)
+        given = listed([f"{key}={value}" for key, value in properties])
+        _show_properties(app, catalog, table, f"Set {given}")
 
 
 @command(epilog="Example: deltasql unset sales delta.checkpointInterval")
@@ -229,19 +240,19 @@ def set_(app: App, table: str, properties: tuple[tuple[str, str], ...]) -> None:
 @click.option("--if-exists", is_flag=True, help="Don't fail if a property isn't set.")
 @pass_app
 def unset(app: App, table: str, names: tuple[str, ...], if_exists: bool) -> None:
-    """Remove properties of TABLE, so that their defaults apply again."""
+    """Remove properties of TABLE: their defaults apply again."""
     from delkalakedb.write import unset_properties
 
     with app.connect() as catalog:
         unset_properties(catalog, table, names, if_exists=if_exists)
-        _show_properties(app, catalog, table)
+        _show_properties(app, catalog, table, f"Removed {listed(names)}")
 
 
-def _show_properties(app: App, catalog: "Catalog", name: str) -> None:
+def _show_properties(app: App, catalog: "Catalog", name: str, done: str) -> None:
     table = catalog.table(name)
     record: dict[str, Any] = {
         "name": name,
         "version": table.version,
         "properties": table.configuration,
     }
-    app.output.record(record)
+    app.output.changed(f"{done} on {name} (version {table.version})", record)

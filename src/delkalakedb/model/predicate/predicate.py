@@ -7,7 +7,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from delkalakedb.errors import PredicateError
+from delkalakedb.errors import PredicateError, did_you_mean
 from delkalakedb.model.schema.partition import parse_partition_value
 from delkalakedb.model.schema.schema import Column, Schema
 from delkalakedb.model.stats.values import (
@@ -214,8 +214,9 @@ def alike(literals: Iterable[Any]) -> list[Any]:
 
 
 def _unknown_column(name: str, schema: Schema) -> PredicateError:
-    there = ", ".join(".".join(leaf.path) for leaf in schema.leaves())
-    return PredicateError(f"no column {name}; the table has {there}")
+    there = [".".join(leaf.path) for leaf in schema.leaves()]
+    near = did_you_mean(name, there)
+    return PredicateError(f"no column {name}{near}; the table has {', '.join(there)}")
 
 
 def _is_conjunction(item: Any) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from delkalakedb.errors import DeltaError
+from delkalakedb.errors import DeltaError, did_you_mean
 from delkalakedb.model.actions import Metadata, known
 from delkalakedb.model.schema.schema import parse_path
 from delkalakedb.model.times import DAY_MICROS, DAY_MS
@@ -136,7 +136,8 @@ def check_changeable(names: Iterable[str]) -> None:
                 raise DeltaError(f"table property {name} can't be changed: {why}")
         known = name in _PROPERTIES or name in _OTHERS
         if name.lower().startswith("delta.") and not known:
-            raise DeltaError(f"there is no table property {name}")
+            near = did_you_mean(name, [*_PROPERTIES, *_OTHERS])
+            raise DeltaError(f"there is no table property {name}{near}")
 
 
 def parse_interval_ms(text: str) -> int:

@@ -22,7 +22,7 @@ else:
                 "read_vector"
             ),
             "in_place": "InPlace Work",
-            "purge": "Compaction Purge can_purge check_partitions",
+            "purge": "Compaction Purge can_purge check_partitions purgeable",
             "row_filters": "columns_of row_filter",
             "vectors": (
                 "FoundRows Marking Search Vectors allows_vectors marking "

@@ -31,7 +31,11 @@ from delkalakedb.model.actions import (
 from delkalakedb.model.new_actions import new_commit_info, removed
 from delkalakedb.model.paths import file_path, log_path
 from delkalakedb.model.predicate.matcher import is_of_partitions
-from delkalakedb.model.predicate.predicate import EVERY_FILE, Predicate
+from delkalakedb.model.predicate.predicate import (
+    EVERY_FILE,
+    Predicate,
+    parse_predicate,
+)
 from delkalakedb.model.rules.features import Use
 from delkalakedb.model.rules.protocol import unread_features
 from delkalakedb.model.stats.footer import file_stats
@@ -171,6 +175,14 @@ def check_partitions(snapshot: Snapshot, where: Predicate) -> None:
             f"{snapshot.table.name}: the filter must compare partition columns with "
             f"values; the table's partition columns: {there}"
         )
+
+
+def purgeable(snapshot: Snapshot, where: str | None, dead_share: float) -> list[Add]:
+    """Return the files that a purge with this condition and share would rewrite."""
+    predicate = where and parse_predicate(
+        where, snapshot.table.schema, snapshot.table.partition_columns
+    )
+    return _due(snapshot, predicate or None, lambda add: _has_dead(add, dead_share))[1]
 
 
 def _due(

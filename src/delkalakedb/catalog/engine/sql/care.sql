@@ -105,6 +105,24 @@ JOIN dl_tables t ON t.table_id = r.table_id
 WHERE CAST(:name AS TEXT) IS NULL OR t.name = :name
 GROUP BY t.name
 
+-- name: load_vacuum_time
+-- The time of a table's last vacuum.
+SELECT max(timestamp_ms) FROM dl_table_versions
+WHERE table_id = :table_id AND operation = 'VACUUM START'
+
+-- name: count_tombstones
+-- The files that were removed in a period and up to a version, and not added again.
+SELECT count(DISTINCT d.path) FROM dl_files d
+WHERE d.table_id = :table_id AND d.removed_version <= :floor
+    AND COALESCE(d.deletion_timestamp_ms, 0) > :after_ms
+    AND COALESCE(d.deletion_timestamp_ms, 0) <= :cutoff_ms
+    AND NOT EXISTS (
+        SELECT 1 FROM dl_files l
+        WHERE l.path_hash = d.path_hash AND l.table_id + 0 = d.table_id
+            AND l.path = d.path
+            AND (l.removed_version IS NULL OR l.removed_version > :floor)
+    )
+
 -- name: load_growth
 -- The size of a table after each of its commits since a time.
 SELECT

@@ -18,6 +18,12 @@ SELECT
 FROM dl_events
 WHERE (CAST(:name AS TEXT) IS NULL OR table_name = :name)
     AND (CAST(:since_ms AS BIGINT) IS NULL OR occurred_at_ms >= :since_ms)
+    AND (CAST(:until_ms AS BIGINT) IS NULL OR occurred_at_ms <= :until_ms)
+    AND (CAST(:event AS TEXT) IS NULL OR lower(event) = lower(:event))
+    AND (
+        CAST(:actor AS TEXT) IS NULL
+        OR :actor IN (db_user, os_user, host, client, client_address)
+    )
 ORDER BY occurred_at_ms DESC
 LIMIT :max_rows
 
