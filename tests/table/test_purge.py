@@ -231,8 +231,20 @@ def test_copies_keep_codec_and_types(
     monkeypatch.setenv("DELKALAKEDB_VECTORS__MODE", "always")
     folder = tmp_path / "given"
     folder.mkdir()
+    texts = [None if i % 3 else f"t{i}" for i in range(COUNT)]
+    views = {
+        "view": pa.array(texts, pa.string_view()),
+        "views": pa.array([[t] for t in texts], pa.list_(pa.string_view())),
+        "map": pa.array(
+            [{"k": {"b": b"x"}}] * COUNT,
+            pa.map_(pa.string(), pa.struct([("b", pa.binary())])),
+        ),
+    }
+    given = data(0).select(["id", "ts"])
+    for name, column in views.items():
+        given = given.append_column(name, column)
     pq.write_table(
-        data(0).select(["id", "ts"]),
+        given,
         folder / "a.parquet",
         compression=codec,
         use_deprecated_int96_timestamps=True,

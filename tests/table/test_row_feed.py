@@ -101,6 +101,21 @@ def test_feed_of_a_restored_vector_has_the_rows_that_came_back(
     assert feed["_change_type"].unique().to_pylist() == ["insert"]
 
 
+def test_feed_before_an_import_is_read_from_the_log(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "given"
+    properties = {**FEED, **VECTORS}
+    deltalake.write_deltalake(folder, ROWS, configuration=properties)
+    deltalake.write_deltalake(folder, ROWS[:3], mode="append")
+    uri = Twins(catalog_uri, tmp_path).uri
+    dk.import_table(str(folder), uri)
+    feed = pa.table(dk.DeltaTable(uri).load_cdf(starting_version=1))
+    assert feed.num_rows == 3
+    feed = pa.table(dk.DeltaTable(uri).load_cdf(starting_version=0))
+    assert feed.num_rows == 103
+
+
 @sqlite
 def test_feed_of_whole_files_is_read_from_an_object_store(
     catalog_uri: str, tmp_path: Path, s3: Place

@@ -16,6 +16,7 @@ from deltalake._internal import PyQueryBuilder
 from delkalakedb.catalog import Catalog, Snapshot
 from delkalakedb.catalog.read import LoggedCommit
 from delkalakedb.deltalake.scan import open_rows
+from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import CommitInfo
 from delkalakedb.model.changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delkalakedb.model.times import parse_rfc_3339, to_ms
@@ -53,7 +54,11 @@ class Feed:
     @cached_property
     def is_misread(self) -> bool:
         """Whether delta-rs reports the wrong rows of some file."""
-        return any(f.deletion_vector and not f.only_rows for f in self._files())
+        try:
+            return any(f.deletion_vector and not f.only_rows for f in self._files())
+        except VersionNotFoundError:
+            # The log may still have the commits before an import.
+            return False
 
     def read(self, schema: pa.Schema) -> RecordBatchReader:
         """Return the changed rows with the columns of `schema`."""

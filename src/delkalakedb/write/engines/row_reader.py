@@ -230,13 +230,14 @@ class ArrowReader:
         """
         gone, with_nan, first = self.deleted(file), set[tuple[str, ...]](), 0
         with self._parquet(file) as parquet:
-            schema = parquet.schema_arrow
+            fields = [f.with_type(_without_views(f.type)) for f in parquet.schema_arrow]
+            schema = pa.schema(fields)
             with pq.ParquetWriter(path, schema, **_layout(parquet)) as writer:
                 for group in range(parquet.num_row_groups):
                     live = []
                     for batch in parquet.iter_batches(_BATCH_ROWS, [group]):
                         kept = kept_rows(gone, first, batch.num_rows)
-                        live.append(_taken(batch, kept))
+                        live.append(_taken(batch.cast(schema), kept))
                         first += batch.num_rows
                     rows = pa.Table.from_batches(live, schema)
                     with_nan.update(columns_with_nan(rows, measured))
@@ -458,6 +459,23 @@ def check_readable(snapshot: Snapshot, use: Use) -> None:
         raise ProtocolError(
             f"{name}: the table can't be read with {how}, because it needs {needs}"
         )
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """Return a type without views of strings, of which pyarrow can't take rows."""
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if not pa.types.is_nested(kind):
+        return kind
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        fields = [kind.key_field, kind.item_field]
+    plain = [field.with_type(_without_views(field.type)) for field in fields]
+    if pa.types.is_struct(kind):
+        return pa.struct(plain)
+    return pa.map_(*plain) if pa.types.is_map(kind) else pa.list_(*plain)
 
 
 def _layout(parquet: pq.ParquetFile) -> dict[str, Any]:
