@@ -58,6 +58,7 @@ FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 CHANGE_COLUMNS = ("only_rows", "change_type", "commit_version", "commit_ms")
 _ID = "delta.columnMapping.id"
 _PARQUET_ID = b"PARQUET:field_id"
+_BATCH_ROWS = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,6 @@ class ArrowReader:
         condition: a filter of the rows.
         file_column: the column of `target` that gets the path of a row's file.
         row_column: the column of `target` that gets a row's number in its file.
-        batch_rows: the most rows of a batch.
         storage_options: the options of the table's object store.
     """
 
@@ -147,7 +147,6 @@ class ArrowReader:
     condition: pc.Expression | None = None
     file_column: str | None = None
     row_column: str | None = None
-    batch_rows: int = 64 * 1024
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def read(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
@@ -210,7 +209,7 @@ class ArrowReader:
         `first` is the number of the first row of `groups`; None means all groups.
         """
         names = [column for column in columns if isinstance(column, str)]
-        for batch in parquet.iter_batches(self.batch_rows, groups, names):
+        for batch in parquet.iter_batches(_BATCH_ROWS, groups, names):
             yield first, self._shaped(batch, columns, first)
             first += batch.num_rows
 

@@ -70,10 +70,8 @@ if TYPE_CHECKING:
 
 # The number of a row in its file, and the number of the file among those found.
 _ROW, _FILE = "__dk_row", "__dk_file"
-# of few columns; each batch costs about 1 ms besides its rows
-_SEARCHED_ROWS = 256 * 1024
-# files read at a time
-_THREADS = 4
+# files read at a time; four take twice the memory of two
+_THREADS = 2
 _METRICS_REMOVED = ("num_removed_files", "num_target_files_removed")
 _METRICS_ADDED = ("num_added_files", "num_target_files_added")
 _T = TypeVar("_T")
@@ -334,9 +332,7 @@ class Vectors(Generic[_T]):
         fields = [f for f in schema if f.name in named]
         wanted = pa.schema([*fields, pa.field(_ROW, pa.int64())])
         reader = arrow_reader(target.base, wanted, target.storage_options)
-        return replace(
-            reader, row_column=_ROW, condition=condition, batch_rows=_SEARCHED_ROWS
-        )
+        return replace(reader, row_column=_ROW, condition=condition)
 
     def _guests_of(
         self, target: Target, found: Sequence[_Found], metadata: Metadata
