@@ -3,7 +3,7 @@
 import statistics
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ _BULK_BYTES = 100_000_000
 _OVER_DELTALAKE = 1.15
 _MERGED_FILES = 20
 _ROUNDS = 5
+# An update by key / an append of a row, / one in few files; a read with vectors / none.
+_OVER_APPEND, _OVER_FEW_FILES, _OVER_UNMARKED = 6, 1.5, 1.3
+_FEW_FILES = 100
 _WRITERS, _WRITING_S, _MORE = 8, 5, 5
 # rows of the file of which they delete others
 _DELETED_FROM = 100_000
@@ -219,6 +222,87 @@ def measure_rows(run: Run) -> None:
         _measure_change(run, kind, made)
     counts = [dk.DeltaTable(large).count() for large, _ in made.values()]
     run.at_most("changes", "difference in rows", abs(counts[0] - counts[1]), 0, "")
+    large, _ = made["ours"]
+    _measure_key(run, large)
+    _measure_files(run)
+    _measure_marked(run, large)
+
+
+def _measure_key(run: Run, table: str) -> None:
+    """Measure an update of one row by its key against an append of one row."""
+    cases = {
+        "update": _updated(table, iter(_scattered(300, run.bulk))),
+        "append": _appended(dk.write_deltalake, table, _rows(1, 2 * run.bulk)),
+    }
+    found = medians(cases, least=_ROUNDS, most=20, warm=1)
+    bar, full = f"update of 1 in {short(run.bulk)} rows", run.bulk >= 10_000_000
+    for name, seconds in found.items():
+        run.report(bar, f"ours, {name}, open included", seconds * 1000, "ms")
+    ratio = found["update"] / found["append"]
+    run.at_most(bar, "update / append of 1 row", ratio, _OVER_APPEND if full else None)
+
+
+def _measure_files(run: Run) -> None:
+    """Measure an update by key in a table of many files against one of few."""
+    sizes, cases = (_FEW_FILES, run.peer_size), dict[str, Case]()
+    for files in sizes:
+        database = run.database(f"update_{files}")
+        with database.connect() as catalog:
+            build_published(catalog, str(run.folder / f"update_{files}"), files)
+        database.settle()
+        table = format_uri(parse_uri(database.uri).with_table(tables.NAME))
+        properties = {"delta.enableDeletionVectors": "true"}
+        dk.DeltaTable(table).alter.set_table_properties(properties)
+        # The only file of these tables that exists; its ids are those of no other.
+        ids = pa.array(range(-1000, 0), pa.int64())
+        real = pa.concat_tables([ROW] * 1000).combine_chunks().set_column(0, "id", ids)
+        dk.write_deltalake(table, real, mode="append")
+        cases[short(files)] = _updated(table, iter(range(-1000, 0)))
+    found = medians(cases, budget_s=20, most=40, warm=3)
+    bar = "update of 1 by key"
+    for name, seconds in found.items():
+        run.report(bar, f"in {name} files", seconds * 1000, "ms")
+    few, many = map(short, sizes)
+    full = run.peer_size == _FULL_FILES
+    what, ratio = f"in {many} files / in {few}", found[many] / found[few]
+    run.at_most(bar, what, ratio, _OVER_FEW_FILES if full else None)
+
+
+def _updated(table: str, keys: Iterator[int]) -> Case:
+    """Return a case that updates the row of the next key."""
+
+    def case() -> float:
+        where = f"id = {next(keys)}"
+        started = time.perf_counter()
+        dk.DeltaTable(table).update({"amount": "amount + 1"}, predicate=where)
+        return time.perf_counter() - started
+
+    return case
+
+
+def _measure_marked(run: Run, table: str) -> None:
+    """Measure a read of a table with a hundredth of its rows in deletion vectors."""
+    before = dk.DeltaTable(table).version()
+    dk.DeltaTable(table).delete(f"id % 100 = 7 AND id < {run.bulk}")
+    after = dk.DeltaTable(table).version()
+    cases = {"without": _read(table, before), "with": _read(table, after)}
+    found = medians(cases, least=_ROUNDS, most=_ROUNDS, warm=1)
+    bar = f"read of {short(run.bulk)} rows, 1% in vectors"
+    for name, seconds in found.items():
+        run.report(bar, name, seconds * 1000, "ms")
+    full, ratio = run.bulk >= 10_000_000, found["with"] / found["without"]
+    run.at_most(bar, "with / without", ratio, _OVER_UNMARKED if full else None)
+
+
+def _read(table: str, version: int) -> Case:
+    def case() -> float:
+        handle = dk.DeltaTable(table, version)
+        started = time.perf_counter()
+        for _ in pa.RecordBatchReader.from_stream(handle.scan()):
+            pass
+        return time.perf_counter() - started
+
+    return case
 
 
 def _measure_change(run: Run, kind: str, made: dict[str, tuple[str, str]]) -> None:

@@ -108,7 +108,7 @@ class MergeRequest:
             with_keys: tell the values of the source's keys, if they are few.
         """
         others = self._left(metadata, source)
-        if isinstance(others, Anything):
+        if isinstance(others, Anything) or (others is not None and not with_keys):
             return Search(Anything())
         condition = self._parsed(self._options["predicate"], metadata, source)
         # delta-rs sees the source in types of its own choice.

@@ -1,6 +1,7 @@
 """Filters of rows for pyarrow, made of predicates."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from functools import reduce
 from operator import and_, eq, ge, gt, le, lt, ne, or_
@@ -49,9 +50,7 @@ def row_filter(predicate: Predicate) -> pc.Expression:
         case In(column, values):
             if not values:
                 return pc.scalar(False)
-            scalars = [_scalar(column, value) for value in values]
-            found = pa.array([one.as_py() for one in scalars], scalars[0].type)
-            return pc.field(*column.path).isin(found)
+            return pc.field(*column.path).isin(_array(column, values))
         case IsNull(column):
             return pc.field(*column.path).is_null()
         case IsNotNull(column):
@@ -82,6 +81,15 @@ def _compare(column: Column, op: Op, value: Value) -> pc.Expression:
     # Spark sorts NaN above all other values.
     above = column.type in FLOATING and op in (Op.GT, Op.GE)
     return compared | pc.is_nan(found) if above else compared
+
+
+def _array(column: Column, values: Sequence[Value]) -> pa.Array:
+    """Return values as an array, at once if they are integers, because it is faster."""
+    if column.type in INTEGRAL and all(type(value) is int for value in values):
+        with suppress(OverflowError):
+            return pa.array(values, pa.int64())
+    scalars = [_scalar(column, value) for value in values]
+    return pa.array([one.as_py() for one in scalars], scalars[0].type)
 
 
 def _scalar(column: Column, value: Any) -> pa.Scalar:

@@ -10,8 +10,9 @@ them may be moved to a new file together with the changed ones.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
@@ -69,9 +70,13 @@ if TYPE_CHECKING:
 
 # The number of a row in its file, and the number of the file among those found.
 _ROW, _FILE = "__dk_row", "__dk_file"
+# files read at a time; four take twice the memory of two
+_THREADS = 2
 _METRICS_REMOVED = ("num_removed_files", "num_target_files_removed")
 _METRICS_ADDED = ("num_added_files", "num_target_files_added")
 _T = TypeVar("_T")
+_I = TypeVar("_I")
+_R = TypeVar("_R")
 _Batches = Iterable[pa.RecordBatch]
 _stats = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -283,15 +288,19 @@ class Vectors(Generic[_T]):
         if most is not None and search.is_vague:
             return None
         reader = self._searcher(target, search)
+
+        def rows_of(file: tuple[Add, int]) -> FoundRows:
+            add, physical = file
+            rows = _rows_of(reader, data_file(add))
+            return FoundRows(add, physical, rows, reader.deleted(data_file(add)))
+
         found, total = list[FoundRows](), 0
-        for add, physical in files:
-            file = data_file(add)
-            rows = _rows_of(reader, file)
-            total += len(rows)
-            if most is not None and total > most:
-                return None
-            if rows:
-                found.append(FoundRows(add, physical, rows, reader.deleted(file)))
+        with closing(_at_once(rows_of, files)) as searched:
+            for one in searched:
+                total += len(one.rows)
+                if most is not None and total > most:
+                    return None
+                found += [one] if one.rows else []
         return found
 
     def _exact(
@@ -393,21 +402,22 @@ class Vectors(Generic[_T]):
             arrow_reader(target.base, own, target.storage_options), row_column=_ROW
         )
 
+        def write_one(folder: Path, number: int, add: Add) -> Guest:
+            path = folder / _guest_name(number)
+            mark = number if narrow else None
+            _write_rows(path, own, read(reader, number), mark)
+            seen = Add(
+                path=path.name,
+                partition_values=add.partition_values,
+                size=path.stat().st_size,
+                modification_time=add.modification_time,
+                data_change=True,
+            )
+            return Guest(add, seen)
+
         def write(folder: Path) -> list[Guest]:
-            guests = []
-            for number, add in enumerate(adds):
-                name = _guest_name(number)
-                mark = number if narrow else None
-                _write_rows(folder / name, own, read(reader, number), mark)
-                seen = Add(
-                    path=name,
-                    partition_values=add.partition_values,
-                    size=(folder / name).stat().st_size,
-                    modification_time=add.modification_time,
-                    data_change=True,
-                )
-                guests.append(Guest(add, seen))
-            return guests
+            numbered = enumerate(adds)
+            return list(_at_once(lambda one: write_one(folder, *one), numbered))
 
         return write
 
@@ -446,6 +456,12 @@ class Vectors(Generic[_T]):
             new_paths=[*staging.new_paths, *marks.file],
             rows_only=True,
         )
+
+
+def _at_once(function: Callable[[_I], _R], items: Iterable[_I]) -> Generator[_R]:
+    """Yield the results for items in their order; a few are computed at a time."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        yield from pool.map(function, items)
 
 
 def _schema_of(snapshot: Snapshot) -> str:
