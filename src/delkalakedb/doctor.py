@@ -32,6 +32,7 @@ from delkalakedb.errors import (
     StorageError,
 )
 from delkalakedb.mirror.publisher import MirrorStatus, absence, find_loss, status_of
+from delkalakedb.model.display import count_of
 from delkalakedb.model.paths import LOG
 from delkalakedb.storage import Store, open_store
 from delkalakedb.write import find_leftovers, table_files
@@ -177,12 +178,16 @@ def _skew(check: str, skew_ms: float) -> Check:
     return Check(check, "warn", detail, "synchronize the clocks, for example with NTP")
 
 
+def _published(tables: int) -> str:
+    return f"{count_of(tables, 'table')} {'is' if tables == 1 else 'are'} published"
+
+
 def _tables(catalog: Catalog, *, publishes: bool) -> Iterator[Check]:
     mirrors = Outbox(catalog.backend).load_all()
     lag_warn = catalog.settings.mirror.lag_warn
     statuses = list(map(status_of, mirrors))
     lagging = filter(None, (_lag(status, lag_warn) for status in statuses))
-    yield from _all("mirror", lagging, f"{len(mirrors)} tables are published")
+    yield from _all("mirror", lagging, _published(len(mirrors)))
     if (absent := absence(catalog)) is not None:
         yield Check("reconciler", "warn", absent, "start `deltasql mirror run`")
     stale = filter(None, map(_lease, mirrors))

@@ -202,7 +202,8 @@ def drop(
             table, location, version, version - published, len(files), size_bytes
         )
         if not dry_run:
-            app.confirm(f"Drop {table} at version {version}? {data}.", yes=yes)
+            effect = data[0].upper() + data[1:]
+            app.confirm(f"Drop {table} at version {version}? {effect}.", yes=yes)
             with app.progress(f"drop {table}") as advance:
                 done = catalog.drop_table(
                     table, with_data=with_data, force=force, progress=advance
