@@ -75,6 +75,23 @@ def make_merged(spark: SparkSession, uri: str) -> None:
     table.delete("p = 2")
 
 
+def make_marked(spark: SparkSession, uri: str) -> None:
+    vectors = {"delta.enableDeletionVectors": "true"}
+    rows = numbers(spark, 0, 2000).repartitionByRange(2, "id")
+    dks.write(rows, uri, partition_by="p", configuration=vectors)
+    table = dks.DeltaTable.forUri(spark, uri).alias("t")
+    table.delete("id % 100 = 7")
+    table.update("id % 100 = 8", {"v": "-1"})
+    merge = table.merge(numbers(spark, 1950, 2050).alias("s"), "t.id = s.id")
+    (
+        merge.whenMatchedDelete("s.id % 10 = 0")
+        .whenMatchedUpdate(set={"v": "s.v + 100"})
+        .whenNotMatchedInsertAll()
+        .whenNotMatchedBySourceUpdate("t.id < 5", {"v": "-2"})
+        .execute()
+    )
+
+
 def make_evolved(spark: SparkSession, uri: str) -> None:
     dks.write(numbers(spark, 0, 10), uri)
     wider = numbers(spark, 10, 20).withColumn("more", sf.struct(sf.lit(1).alias("a")))
