@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from delkalakedb import spark as dks
+from delkalakedb.errors import DeltaError
 from delkalakedb.spark.session import can_reach
 from delkalakedb.storage import open_store
 from tests.support.servers.stores import Place
@@ -94,6 +95,29 @@ def test_tables_are_cloned_converted_and_queried_on_s3_without_a_jar(
     place = f"{s3.location}/t"
     table = deltalake.DeltaTable(place, storage_options=s3.storage_options)
     assert table.to_pyarrow_table().num_rows == 10
+
+
+def test_conversion_without_a_jar_says_what_to_do(
+    spark: SparkSession, tmp_path: Path, s3: Place
+) -> None:
+    session = spark.newSession()
+    dks.use(session, f"deltasql://sqlite/{tmp_path}/meta.db")
+    data = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": [1]}), data)
+    # without the options, the folder couldn't even be listed
+    store = open_store(s3.location, s3.storage_options)
+    store.put("a.parquet", data.getvalue().to_pybytes())
+
+    with pytest.raises(DeltaError, match="add one, or convert the folder"):
+        dks.DeltaTable.convertToDelta(
+            session, f"parquet.`{s3.location}`", storage_options=s3.storage_options
+        )
+    with pytest.raises(DeltaError, match="deltasql convert"):
+        dks.sql(
+            session,
+            f"CONVERT TO DELTA parquet.`{s3.location}`",
+            storage_options=s3.storage_options,
+        )
 
 
 def test_settings_of_the_session_hold_on_an_object_store(

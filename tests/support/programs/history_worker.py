@@ -178,15 +178,23 @@ def compared_tables(
         "ours": (ours, [version for _, version in versions]),
         "mirror": (mirror, [version for _, version in versions]),
     }
-    frames = {
-        name: [*map(table.rows, numbers), feed(table, numbers)]
-        for name, (table, numbers) in sides.items()
-    }
+    frames = {name: [*map(t.rows, numbers)] for name, (t, numbers) in sides.items()}
     schemas = {name: kinds(each) for name, each in frames.items()}
     rows = {name: texts(each) for name, each in frames.items()}
+    feeds = {name: fed(*side) for name, side in sides.items()}
     for side in ("ours", "mirror"):
         yield from compared(side, schemas["theirs"], schemas[side])
         yield from compared(side, rows["theirs"], rows[side])
+        yield from compared(f"feed of {side}", feeds["theirs"], feeds[side])
+
+
+def fed(table: Table, versions: list[int]) -> list[Any]:
+    """The columns and rows of the change feed, or nothing if the feed is refused."""
+    try:
+        changes = [feed(table, versions)]
+        return [kinds(changes), *texts(changes)]
+    except _REFUSALS:
+        return [[], []]
 
 
 def feed(table: Table, versions: list[int]) -> DataFrame:
@@ -199,7 +207,7 @@ def feed(table: Table, versions: list[int]) -> DataFrame:
 
 
 def compared(side: str, known: list[Any], found: list[Any]) -> Iterator[Any]:
-    """Yield the versions in which a side differs; the last is the change feed."""
+    """Yield the numbers of what differs on a side."""
     for version, (one, other) in enumerate(zip(known, found, strict=True)):
         if one != other:
             both = difference(one, other) if isinstance(one, list) else [one, other]

@@ -26,7 +26,7 @@ from delkalakedb.model.stats.footer import file_stats
 from delkalakedb.model.stats.stats import measured_columns
 from delkalakedb.spark.pyspark_api import to_arrow
 from delkalakedb.spark.schemas import check_new_schema
-from delkalakedb.spark.session import spark_url
+from delkalakedb.spark.session import can_reach, spark_url
 from delkalakedb.spark.writer import commit_info, evolved_protocol, new_state
 from delkalakedb.storage import ObjectMeta, open_store
 from delkalakedb.write import Operation, Target
@@ -79,6 +79,11 @@ class Conversion:
 
     def _schema(self, location: str) -> StructType:
         """Return the columns of all files, as Spark reads them, and the partitions."""
+        if not can_reach(self.spark, location):
+            raise DeltaError(
+                f"{location}: Spark has no JAR for this store, such as hadoop-aws; add "
+                "one, or convert the folder with deltasql convert"
+            )
         reader = self.spark.read.option("recursiveFileLookup", "true")
         reader = reader.option("mergeSchema", "true")
         columns = reader.option("pathGlobFilter", "*.parquet").parquet(
