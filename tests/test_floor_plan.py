@@ -74,7 +74,7 @@ SEAMS = {
     "pydantic": ("settings/",),
     "pydantic_core": ("settings/",),
     "pydantic_settings": ("settings/",),
-    "pyroaring": ("model/", "write/"),
+    "pyroaring": ("model/", "write/", "spark/dml/", "spark/reader/"),
     "pyspark": ("spark/",),
     "rich": ("cli/",),
     "sqlglot": ("model/", "spark/sparksql/"),

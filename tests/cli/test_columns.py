@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from delkalakedb.cli.columns import GAP, Column, fields_of, fit
+from delkalakedb.cli.columns import GAP, ShownColumn, fields_of, fit
 
 KINDS = st.sampled_from(["text", "size", "time", "path", "prose", "state", "data"])
 COLUMNS = st.lists(
@@ -16,7 +16,9 @@ COLUMNS = st.lists(
 def test_table_fits_its_room(
     given: list[tuple[str, int | None, int]], room: int
 ) -> None:
-    columns = [Column(str(i), kind=k, priority=p) for i, (k, p, _) in enumerate(given)]
+    columns = [
+        ShownColumn(str(i), kind=k, priority=p) for i, (k, p, _) in enumerate(given)
+    ]
     needed = [width for *_, width in given]
 
     layout = fit(columns, needed, room)
@@ -35,7 +37,11 @@ def test_table_fits_its_room(
 
 
 def test_least_important_column_is_left_out() -> None:
-    columns = [Column("name"), Column("a_ms", priority=9), Column("size_bytes")]
+    columns = [
+        ShownColumn("name"),
+        ShownColumn("a_ms", priority=9),
+        ShownColumn("size_bytes"),
+    ]
 
     assert list(fit(columns, [16, 30, 10], 60).widths) == [0, 1, 2]
     assert list(fit(columns, [20, 30, 10], 60).widths) == [0, 2]
@@ -43,6 +49,6 @@ def test_least_important_column_is_left_out() -> None:
 
 
 def test_column_of_several_fields_is_several_columns_in_csv() -> None:
-    change = Column("change", fields=("added", "removed"), show=str)
+    change = ShownColumn("change", fields=("added", "removed"), show=str)
 
     assert fields_of(["version", change]) == ["version", "added", "removed"]

@@ -56,7 +56,7 @@ _CODES = {word: code for words, code in _COLOURS.items() for word in words.split
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ShownColumn:
     """One column of an answer.
 
     Args:
@@ -93,12 +93,12 @@ class Column:
         return human_text(record[self.name], self.form)
 
 
-AnyColumn = str | Column
+AnyColumn = str | ShownColumn
 
 
-def column_of(column: AnyColumn) -> Column:
+def column_of(column: AnyColumn) -> ShownColumn:
     """Return `column`, or the column of a field."""
-    return Column(column) if isinstance(column, str) else column
+    return ShownColumn(column) if isinstance(column, str) else column
 
 
 def fields_of(columns: Sequence[AnyColumn]) -> list[str]:
@@ -159,7 +159,7 @@ def machine_text(value: Any) -> str:
     return str(value)
 
 
-def is_number(column: Column, record: Record) -> bool:
+def is_number(column: ShownColumn, record: Record) -> bool:
     """Return whether a value is aligned to the right."""
     if column.show:
         return False
@@ -168,7 +168,7 @@ def is_number(column: Column, record: Record) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FittedColumns:
     """The columns that a table shows, by their positions, with their widths."""
 
     widths: dict[int, int]
@@ -181,11 +181,11 @@ class Layout:
 
 
 def fit(
-    columns: Sequence[Column],
+    columns: Sequence[ShownColumn],
     needed: Sequence[int],
     room: int | None,
     numbers: Collection[int] = (),
-) -> Layout:
+) -> FittedColumns:
     """Choose the columns that fit, and their widths.
 
     Args:
@@ -195,7 +195,7 @@ def fit(
         numbers: the positions of the columns that hold numbers, which are never cut.
     """
     if room is None:
-        return Layout(dict(enumerate(needed)), len(columns))
+        return FittedColumns(dict(enumerate(needed)), len(columns))
     first, *others = sorted(range(len(columns)), key=lambda i: _priority(columns, i))
     least = [
         width if i in numbers else min(width, _least(column))
@@ -215,17 +215,17 @@ def fit(
             widths[index] += 1
         left -= len(growing[:left])
         growing = [i for i in growing if widths[i] < needed[i]]
-    return Layout(dict(sorted(widths.items())), len(columns))
+    return FittedColumns(dict(sorted(widths.items())), len(columns))
 
 
-def _least(column: Column) -> int:
+def _least(column: ShownColumn) -> int:
     """Return the width below which a column is left out rather than cut further."""
     if column.form not in _LEAST:
         return _UNCUT
     return max(_LEAST[column.form], text_width(column.title))
 
 
-def _priority(columns: Sequence[Column], index: int) -> tuple[float, int]:
+def _priority(columns: Sequence[ShownColumn], index: int) -> tuple[float, int]:
     priority = columns[index].priority
     return (index if priority is None else priority), index
 

@@ -19,10 +19,10 @@ from typing import IO, Any
 from delkalakedb.cli.columns import (
     GAP,
     AnyColumn,
-    Column,
+    FittedColumns,
     Kind,
-    Layout,
     Record,
+    ShownColumn,
     cell_lines,
     colour_of,
     column_of,
@@ -66,7 +66,7 @@ class Output:
         if self.kind != "text":
             self._write(rows, names)
             return 0
-        columns = [Column(name, header=name, kind="data") for name in names]
+        columns = [ShownColumn(name, header=name, kind="data") for name in names]
         if self._tall:
             for number, row in enumerate(rows, 1):
                 self.stream.write(f"-- row {number}\n")
@@ -158,14 +158,16 @@ class Output:
             return None
         return max(shutil.get_terminal_size().columns, 20)
 
-    def _write_table(self, rows: Iterable[Record], columns: Sequence[Column]) -> int:
+    def _write_table(
+        self, rows: Iterable[Record], columns: Sequence[ShownColumn]
+    ) -> int:
         """Write a table; return how many columns didn't fit."""
         table = _Table(columns, self._room, self.stream)
         for page in _pages(rows):
             table.write(page)
         return table.left_out
 
-    def _write_lines(self, record: Record, columns: Sequence[Column]) -> None:
+    def _write_lines(self, record: Record, columns: Sequence[ShownColumn]) -> None:
         width = max((text_width(column.title) for column in columns), default=0)
         room = None if self._room is None else max(self._room - width - GAP, 10)
         for column in columns:
@@ -179,7 +181,7 @@ class Output:
                 title = ""
 
 
-def _folded(column: Column, text: str, room: int) -> list[str]:
+def _folded(column: ShownColumn, text: str, room: int) -> list[str]:
     # A record has room for a text of several lines, which a table cuts.
     form: Kind = "path" if column.form == "path" else "prose"
     return cell_lines(text, form, room)
@@ -192,12 +194,12 @@ class _Table:
     """
 
     def __init__(
-        self, columns: Sequence[Column], room: int | None, stream: IO[str]
+        self, columns: Sequence[ShownColumn], room: int | None, stream: IO[str]
     ) -> None:
         self._columns = columns
         self._room = room
         self._stream = stream
-        self._layout: Layout | None = None
+        self._layout: FittedColumns | None = None
 
     @property
     def left_out(self) -> int:
@@ -253,7 +255,7 @@ class _Table:
         return (" " * GAP).join(parts).rstrip()
 
 
-def _coloured(text: str, column: Column, stream: IO[str]) -> str:
+def _coloured(text: str, column: ShownColumn, stream: IO[str]) -> str:
     code = colour_of(text) if column.form == "state" else None
     return text if code is None else _styled(text, code, stream)
 

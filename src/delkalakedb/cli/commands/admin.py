@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delkalakedb.cli.app import FOUND, UNREACHABLE, App, command, pass_app
-from delkalakedb.cli.columns import Column
+from delkalakedb.cli.columns import ShownColumn
 from delkalakedb.cli.commands.maintain import each_table
 from delkalakedb.cli.options import (
     TABLE,
@@ -79,7 +79,7 @@ def _show_sizes(app: App, table: str | None, since_ms: int, small_bytes: int) ->
         "versions",
         "commits",
         "grown_bytes",
-        Column("advice", priority=2.5),
+        ShownColumn("advice", priority=2.5),
     )
     app.output.records(records, columns, "There are no tables.")
 
@@ -126,8 +126,8 @@ def audit(app: App, /, limit: int, events: bool, **filters: Any) -> None:
         "os_user",
         "host",
         "db_user",
-        Column("transaction_tables", header="in one"),
-        Column("transaction_id", header="transaction"),
+        ShownColumn("transaction_tables", header="in one"),
+        ShownColumn("transaction_id", header="transaction"),
     )
     app.output.records(found, columns, "No commit matches.")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delkalakedb.cli.app import FOUND, App, command, pass_app
-from delkalakedb.cli.columns import Column, human_text
+from delkalakedb.cli.columns import ShownColumn, human_text
 from delkalakedb.cli.options import (
     NAMES,
     TABLE,
@@ -209,10 +209,10 @@ def diff(app: App, /, table: str, before: int, after: int, rows: bool) -> None:
             changes += changed_rows(catalog, old, new)
     columns = (
         "kind",
-        Column("change", priority=-1),
-        Column("name", kind="path", priority=-2),
-        Column("before", show=lambda r: _side(r["before"])),
-        Column("after", show=lambda r: _side(r["after"])),
+        ShownColumn("change", priority=-1),
+        ShownColumn("name", kind="path", priority=-2),
+        ShownColumn("before", show=lambda r: _side(r["before"])),
+        ShownColumn("after", show=lambda r: _side(r["after"])),
     )
     records = [plain(change.to_dict()) for change in changes]
     same = f"Versions {before} and {after} of {table} don't differ."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from delkalakedb.cli.app import FOUND, App, command, pass_app
-from delkalakedb.cli.columns import Column, Record
+from delkalakedb.cli.columns import Record, ShownColumn
 from delkalakedb.cli.options import (
     DURATION,
     NAMES,
@@ -96,7 +96,7 @@ def verify(app: App, tables: tuple[str, ...], all_tables: bool, deep: bool) -> N
         reports = each_table(app, "verify", names, check)
     columns = (
         "table",
-        Column("ok", header="log", kind="state", show=_verdict),
+        ShownColumn("ok", header="log", kind="state", show=_verdict),
         "versions_checked",
         "published_version",
         "ratified_version",

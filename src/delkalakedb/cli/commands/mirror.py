@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delkalakedb.cli.app import FOUND, App, Group, pass_app
-from delkalakedb.cli.columns import Column
+from delkalakedb.cli.columns import ShownColumn
 from delkalakedb.cli.commands.maintain import each_table, named, tables_arguments
 from delkalakedb.cli.options import (
     DURATION,
@@ -35,7 +35,7 @@ _COLUMNS = (
     "published_version",
     "ratified_version",
     "next_try_ms",
-    Column("last_error", priority=2.5),
+    ShownColumn("last_error", priority=2.5),
 )
 
 

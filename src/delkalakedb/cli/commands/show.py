@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delkalakedb.cli.app import App, command, pass_app
-from delkalakedb.cli.columns import Column
+from delkalakedb.cli.columns import ShownColumn
 from delkalakedb.cli.options import (
     TABLE,
     at_options,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _JSON_COLUMNS = ("partition_values", "tags", "deletion_vector")
 _INTERNAL_COLUMNS = ("null_fields", "extra", "file_id")
-_CHANGE = Column(
+_CHANGE = ShownColumn(
     "change",
     show=lambda r: format_change(r["num_added_files"], r["num_removed_files"]),
     fields=("num_added_files", "num_removed_files"),

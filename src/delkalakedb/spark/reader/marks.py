@@ -55,7 +55,7 @@ def row_index(rows: DataFrame) -> Column:
 
 
 @dataclass(frozen=True)
-class Marks:
+class _MarkedRows:
     """The function that decodes the vectors of a list of files as words of bits.
 
     Args:
@@ -124,7 +124,7 @@ def marks(
         }
     )
     vectors = from_arrow(spark, listed.filter(pc.is_valid(listed["vector"])))
-    return vectors.mapInArrow(Marks(reader), _SCHEMA)
+    return vectors.mapInArrow(_MarkedRows(reader), _SCHEMA)
 
 
 def filtered(
