@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError, SchemaMismatchError
@@ -69,6 +70,26 @@ def test_rows_are_updated_deleted_and_inserted_by_the_first_clause_that_holds(
     }
     assert metrics.items() >= wanted.items()
     assert dk.verify(merged.uri, deep=True).ok
+
+
+def test_clauses_are_checked_even_if_no_row_can_match(
+    merged: Merged, spark: "SparkSession"
+) -> None:
+    merged.write([(1, "a", 1)])
+    merged.table.delete()
+    lacking = spark.createDataFrame([(1,)], "id long").alias("s")
+    source = merged.source((1, "a", 10))
+
+    for condition, given, clause in (
+        ("t.id = s.id", lacking, lambda m: m.whenMatchedUpdateAll()),
+        ("t.id = s.id", source, lambda m: m.whenMatchedUpdate(set={"v": "s.nope"})),
+        ("t.id = s.id", source, lambda m: m.whenMatchedDelete("s.nope > 1")),
+        ("t.id = s.nope", source, lambda m: m.whenMatchedDelete()),
+    ):
+        before = merged.table.history(1).collect()
+        with pytest.raises((SchemaMismatchError, AnalysisException)):
+            clause(merged.table.merge(given, condition)).execute()
+        assert merged.table.history(1).collect() == before
 
 
 def test_rows_that_nothing_matches_change_by_the_clauses_for_them(

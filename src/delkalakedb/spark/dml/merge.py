@@ -104,6 +104,11 @@ class MergedRow:
         """The schema of the rows to write."""
         return spark_schema(self._metadata)
 
+    def check(self) -> None:
+        """Raise an error for a clause that can't set the columns it is to set."""
+        for clause in self._assigning:
+            self._assigned(clause)
+
     @property
     def names(self) -> list[str]:
         """The names of the columns, quoted for Spark's expressions."""
@@ -346,6 +351,7 @@ class Merge:
         if not self._clauses.insert_only:
             self._target.check_removable()
         timer = Timer()
+        self._row.check()
         candidates = self._target.files(self._where)
         found = self._find(candidates)
         timer.scanned()
@@ -374,6 +380,12 @@ class Merge:
         return column_of(self._plan.condition)
 
     def _find(self, candidates: Files) -> _Found:
+        if not candidates:
+            # Analysed although no row can match: a wrong expression is an error.
+            rows = self._target.frame(candidates).withColumn(IN_TARGET, sf.lit(True))
+            joined = self._source.join(rows, self._matches, "full")
+            joined = joined.withColumn(CLAUSE, self._clauses.choice)
+            _ = self._row.merged(joined).schema
         if self._clauses.insert_only or not candidates:
             none = candidates.only(())
             return _Found(none, {}, Rewritten(none))
