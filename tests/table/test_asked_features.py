@@ -72,3 +72,13 @@ def test_row_tracking_on_a_table_with_files_is_refused(uri: str) -> None:
         dk.DeltaTable(uri).alter.set_table_properties(ROW_IDS)
 
     assert dk.DeltaTable(uri).version() == 0
+
+
+def test_every_feature_that_a_property_turns_on_is_in_the_protocol(uri: str) -> None:
+    both = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"}
+
+    dk.DeltaTable.create(uri, pa.schema([("x", pa.int64())]), configuration=both)
+
+    protocol = dk.DeltaTable(uri).protocol()
+    assert {"columnMapping", "deletionVectors"} <= set(protocol.reader_features or ())
+    assert {"columnMapping", "deletionVectors"} <= features(uri)

@@ -19,6 +19,7 @@ from delkalakedb.deltalake.scan import open_rows
 from delkalakedb.errors import VersionNotFoundError
 from delkalakedb.model.actions import CommitInfo
 from delkalakedb.model.changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from delkalakedb.model.rules.features import IN_COMMIT_TIMESTAMP
 from delkalakedb.model.times import parse_rfc_3339, to_ms
 from delkalakedb.write.engines import ArrowReader, DataFile, arrow_reader, feed_files
 from delkalakedb.write.engines.deltars import arrow_schema
@@ -115,4 +116,4 @@ def _time_of(commit: LoggedCommit) -> int:
     """Return the time of a commit as delta-rs reads it, in milliseconds."""
     infos = (a.fields for a in commit.actions if isinstance(a, CommitInfo))
     info = next(infos, {})
-    return int(info.get("inCommitTimestamp") or info.get("timestamp") or 0)
+    return int(info.get(IN_COMMIT_TIMESTAMP) or info.get("timestamp") or 0)

@@ -97,6 +97,15 @@ def _is_in_use(feature: Feature, metadata: Metadata) -> bool:
     return not words or not schema_words(metadata.schema_string).isdisjoint(words)
 
 
+def switched_on(metadata: Metadata) -> frozenset[str]:
+    """Return the features that table properties turn on, and that can be written."""
+    return frozenset(
+        name
+        for name, feature in FEATURES.items()
+        if feature.switch and feature.write and _is_in_use(feature, metadata)
+    )
+
+
 def unread_features(protocol: Protocol, metadata: Metadata, use: Use) -> list[str]:
     """Return the features that readers must know and that `use` doesn't allow.
 

@@ -50,6 +50,7 @@ from delkalakedb.model.rules.protocol import (
     not_less,
     supported_features,
     supporting,
+    switched_on,
     with_needed,
 )
 from delkalakedb.model.vectors import renamed_vector, vector_path
@@ -123,6 +124,10 @@ def with_asked(
     """Return a commit that sets properties, with the features that they enable."""
     asked = {_ASKED[k] for k, v in properties.items() if k in _ASKED and v == "true"}
     protocol = next((a for a in actions if isinstance(a, Protocol)), before)
+    metadata = next((a for a in actions if isinstance(a, Metadata)), None)
+    if protocol and metadata and protocol.min_writer_version == 7:
+        # delta-rs leaves out columnMapping, without which Delta Spark reads no row.
+        asked |= switched_on(metadata)
     if protocol is None or asked <= supported_features(protocol):
         return list(actions)
     if before is not None and ROW_TRACKING in asked - supported_features(before):
