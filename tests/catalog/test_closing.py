@@ -35,6 +35,11 @@ def uses(catalog: dk.Catalog, folder: Path) -> dict[str, Callable[[], object]]:
         "create_table": lambda: catalog.create_table(
             "u", SCHEMA, location=str(folder / "u")
         ),
+        "open": lambda: catalog.open("t"),
+        "[]": lambda: catalog["t"],
+        "in": lambda: "t" in catalog,
+        "len": lambda: len(catalog),
+        "write": lambda: catalog.write("t", pa.table({"x": [1]}), mode="append"),
         "rename_table": lambda: catalog.rename_table("t", "u"),
         "drop_table": lambda: catalog.drop_table("t"),
         "backend": lambda: catalog.backend,
@@ -67,7 +72,8 @@ def test_uses_are_all_that_a_catalog_and_a_snapshot_have(
         if callable(value) and not name.startswith("_")
     }
 
-    tried = {*uses(catalog, tmp_path), "close", "check_ours"}
+    # These don't read the catalog.
+    tried = {*uses(catalog, tmp_path), "close", "check_ours", "predicate"}
     # It reads domains, and only those of a table that can be clustered.
     tried |= {"clustering_columns"}
     assert methods <= tried

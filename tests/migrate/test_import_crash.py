@@ -12,7 +12,7 @@ import delkalakedb as dk
 from delkalakedb.errors import MirrorError
 from delkalakedb.migrate import loader as loading
 from delkalakedb.migrate.importer import import_table
-from delkalakedb.migrate.loader import Source
+from delkalakedb.migrate.loader import ImportRange
 from delkalakedb.storage import open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
 from tests.support.imports import assert_same_history, with_table
@@ -178,6 +178,6 @@ def test_writer_that_goes_on_is_noticed_and_caught_up(
 def test_key_of_a_source_tells_checkpoints_apart(location: str) -> None:
     metas = tuple(open_store(location).list("_delta_log"))
 
-    assert Source(4, metas).key == Source(4, metas).key
-    assert Source(4, metas).key != Source(5, metas).key
-    assert Source(4, metas).key != Source(4, metas[1:]).key
+    assert ImportRange(4, metas).key == ImportRange(4, metas).key
+    assert ImportRange(4, metas).key != ImportRange(5, metas).key
+    assert ImportRange(4, metas).key != ImportRange(4, metas[1:]).key

@@ -39,7 +39,7 @@ def parameters(call: Callable[..., Any]) -> list[str]:
 
 def test_methods_of_the_page_have_its_parameters() -> None:
     methods = listed()
-    extra = re.search(r"Only here: (.*?)\.\n", PAGE)
+    extra = re.search(r"Only here: (.*?)\.\n", PAGE, re.DOTALL)
     assert extra is not None
 
     for name, wanted in methods.items():

@@ -536,7 +536,6 @@ def test_tables_are_maintained_by_statements(sales: Sql, tmp_path: Path) -> None
         ("SHOW CREATE TABLE sales", "use DESCRIBE TABLE EXTENDED"),
         ("COMMENT ON COLUMN sales.n IS 'x'", "ALTER COLUMN"),
         ("TRUNCATE TABLE sales", "use DELETE FROM"),
-        ("REORG TABLE sales APPLY (PURGE)", "use OPTIMIZE"),
         ("SELECT * FROM table_changes('sales')", "the first and the last"),
         ("ALTER TABLE sales ALTER COLUMN n TYPE STRING", "type can't be changed"),
         ("OPTIMIZE sales FULL", "leave FULL out"),

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -116,7 +117,8 @@ class DeltaTable(deltalake.DeltaTable):
             found.catalog, found.name, number, storage_options
         )
         if at is not number:
-            self.load_as_version(from_ms(moment_ms(at)))
+            is_time = isinstance(at, str | date)
+            self.load_as_version(from_ms(moment_ms(at)) if is_time else at)
 
     @property
     def catalog_uri(self) -> str:

@@ -6,8 +6,6 @@ A time without a zone is in UTC, as in delta-rs.
 import re
 from datetime import UTC, date, datetime, timedelta
 
-from delkalakedb.errors import DeltaError
-
 DAY_S = 86_400
 DAY_MS = DAY_S * 1_000
 DAY_MICROS = DAY_MS * 1_000
@@ -95,6 +93,9 @@ def moment_ms(when: Moment) -> int:
     Raises:
         DeltaError: The value isn't a time.
     """
+    # Here, because errors import deltalake, which commands that show help don't need.
+    from delkalakedb.errors import DeltaError
+
     if isinstance(when, str):
         try:
             when = parse_utc(when)

@@ -21,7 +21,6 @@ STATEMENTS = {
     "FSCK": "use delkalakedb.verify, or deltasql verify",
     "MSCK": "partitions are known from the log; use deltasql verify to check files",
     "REFRESH": "every statement reads the newest version",
-    "REORG": "use OPTIMIZE, which rewrites files with deletion vectors",
     "SHOW CREATE TABLE": "use DESCRIBE TABLE EXTENDED and SHOW TBLPROPERTIES",
     "SHOW DATABASES": _ONE_SCHEMA,
     "SHOW PARTITIONS": "use SELECT DISTINCT of the partition columns",
