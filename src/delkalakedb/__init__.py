@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from delkalakedb.mirror.verify import verify
     from delkalakedb.model.records import Commit, File, Table
+    from delkalakedb.query import Relation, sql
     from delkalakedb.telemetry import JsonFormatter, PublishWarning
 else:
     __getattr__, __dir__ = _door(
@@ -54,6 +55,7 @@ else:
             "mirror": ".",
             "mirror.verify": "verify",
             "model.records": "Commit File Table",
+            "query": "Relation sql",
             "telemetry": "JsonFormatter PublishWarning",
         },
     )
@@ -71,6 +73,7 @@ __all__ = [
     "JsonFormatter",
     "PublishWarning",
     "QueryBuilder",
+    "Relation",
     "Snapshot",
     "Synced",
     "Table",
@@ -85,6 +88,7 @@ __all__ = [
     "follow",
     "import_table",
     "register",
+    "sql",
     "sync",
     "transaction",
     "unregister",

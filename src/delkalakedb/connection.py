@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from delkalakedb.deltalake import DeltaTable
     from delkalakedb.migrate import Dropped
     from delkalakedb.model.times import Moment
+    from delkalakedb.query import Relation
     from delkalakedb.settings import Settings, SettingsDict
     from delkalakedb.write.engines.deltars import NewSchema
 
@@ -92,6 +93,24 @@ class Catalog(catalog.Catalog):
         from delkalakedb.deltalake import write_deltalake
 
         write_deltalake((self, name), data, mode=mode, **options)
+
+    def sql(
+        self,
+        text: str,
+        *,
+        params: "Sequence[Any] | Mapping[str, Any] | None" = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> "Relation":
+        """Return the rows of a query over the catalog's tables, as `dk.sql` does.
+
+        Args:
+            text: the query, in DuckDB's SQL.
+            params: values for the placeholders, in their order or by name.
+            storage_options: of the tables' object stores.
+        """
+        from delkalakedb.query import Relation
+
+        return Relation(self, text, params, storage_options)
 
     def create_table(
         self,

@@ -40,6 +40,7 @@ def uses(catalog: dk.Catalog, folder: Path) -> dict[str, Callable[[], object]]:
         "in": lambda: "t" in catalog,
         "len": lambda: len(catalog),
         "write": lambda: catalog.write("t", pa.table({"x": [1]}), mode="append"),
+        "sql": lambda: catalog.sql("SELECT * FROM t").fetchall(),
         "rename_table": lambda: catalog.rename_table("t", "u"),
         "drop_table": lambda: catalog.drop_table("t"),
         "backend": lambda: catalog.backend,

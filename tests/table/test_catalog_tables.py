@@ -144,3 +144,17 @@ def test_converts_parquet_files(catalog_uri: str, tmp_path: Path) -> None:
 def test_package_names_its_version_and_only_what_is_public() -> None:
     assert dk.__version__ == importlib.metadata.version("delkalakedb")
     assert set(dir(dk)) == {*dk.__all__, "errors", "mirror"}
+
+
+def test_handles_describe_themselves_in_a_line(catalog_uri: str) -> None:
+    with dk.connect(catalog_uri) as catalog:
+        catalog.write("sales", rows(1))
+        table, snapshot = catalog["sales"], catalog.snapshot("sales")
+        size = f"{snapshot.table.size_bytes} B"
+
+        assert repr(snapshot) == f"Snapshot(sales, version 0, 1 file, {size})"
+        shown = f"DeltaTable(sales, version 0, 1 file, {size}, {table.catalog_uri})"
+        assert repr(table) == shown
+        assert "s3cret" not in shown
+    plain = dk.DeltaTable(table.table_uri)
+    assert repr(plain) == f"DeltaTable({table.table_uri}, version 0)"

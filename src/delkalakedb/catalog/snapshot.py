@@ -13,6 +13,7 @@ from delkalakedb.catalog.engine import Backend
 from delkalakedb.catalog.read import Head, Identity, SqlTxnLogReader
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
+from delkalakedb.settings import redact
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,9 @@ class Snapshot:
     def __init__(self, backend: Backend, head: Head) -> None:
         self._backend = backend
         self._head = head
+
+    def __repr__(self) -> str:
+        return f"Snapshot({described(self)})"
 
     @property
     def _log(self) -> SqlTxnLogReader:
@@ -264,3 +268,13 @@ def _schema(columns: Iterable[str] | None) -> pa.Schema:
             f"{', '.join(FILES_SCHEMA.names)}"
         )
     return pa.schema([FILES_SCHEMA.field(name) for name in columns])
+
+
+def described(snapshot: Snapshot) -> str:
+    """Return a snapshot in words, such as `sales, version 7, 12 files, 3.1 MB`."""
+    from delkalakedb.model.display import count_of, format_size
+
+    table = snapshot.table
+    files = count_of(table.num_files, "file")
+    size = format_size(table.size_bytes)
+    return f"{redact(table.name)}, version {table.version}, {files}, {size}"

@@ -15,7 +15,7 @@ import deltalake
 from deltalake.exceptions import TableNotFoundError as DeltaTableNotFoundError
 from deltalake.table import _DEFAULT_TRUE, _merge_deprecated_filters
 
-from delkalakedb.catalog import Catalog, find_table, open_catalog
+from delkalakedb.catalog import Catalog, described, find_table, open_catalog
 from delkalakedb.deltalake.raw import SqlRawTable, is_ours
 from delkalakedb.errors import TableNotFoundError, UriError
 from delkalakedb.model.times import Moment, from_ms, moment_ms
@@ -119,6 +119,11 @@ class DeltaTable(deltalake.DeltaTable):
         if at is not number:
             is_time = isinstance(at, str | date)
             self.load_as_version(from_ms(moment_ms(at)) if is_time else at)
+
+    def __repr__(self) -> str:
+        if not is_ours(self._table):
+            return f"DeltaTable({self.table_uri}, version {self.version()})"
+        return f"DeltaTable({described(self._table.snapshot)}, {self.catalog_uri})"
 
     @property
     def catalog_uri(self) -> str:

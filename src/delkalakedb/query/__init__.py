@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from delkalakedb.query.export import *
     from delkalakedb.query.formats import *
     from delkalakedb.query.metatables import *
+    from delkalakedb.query.relation import *
     from delkalakedb.query.selection import *
 else:
     __getattr__, __dir__ = door(
@@ -22,6 +23,7 @@ else:
             "export": "export_rows rows_of",
             "formats": "kind_of_file sample_schema",
             "metatables": "METATABLES",
+            "relation": "Relation sql",
             "selection": "Selected select",
         },
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count
@@ -38,7 +38,7 @@ class Query:
     """A query for DuckDB, with its parameters and limits."""
 
     sql: str
-    params: list[Any] | None = None
+    params: Sequence[Any] | Mapping[str, Any] | None = None
     limit: int | None = None
     batch_rows: int = BATCH_ROWS
 

@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 
 from delkalakedb.catalog import Catalog
 from delkalakedb.deltalake import predicate_from
+from delkalakedb.mirror.publisher import status
 from delkalakedb.model.predicate.matcher import matcher
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.query.sources import Source, filtered
@@ -81,6 +82,17 @@ _FILES = pa.schema(
         ("tags", pa.string()),
         ("deletion_vector", pa.string()),
         ("added_version", pa.int64()),
+    ]
+)
+_LAG = pa.schema(
+    [
+        ("table_name", pa.string()),
+        ("ratified_version", pa.int64()),
+        ("published_version", pa.int64()),
+        ("versions_behind", pa.int64()),
+        ("seconds_behind", pa.float64()),
+        ("state", pa.string()),
+        ("last_error", pa.string()),
     ]
 )
 _NAMED = parse_schema(
@@ -158,6 +170,13 @@ def _files(
             yield pa.record_batch(arrays, names=columns)
 
 
+def _lag(
+    catalog: Catalog, columns: list[str], where: ds.Expression | None
+) -> Iterator[pa.RecordBatch]:
+    rows = ({**one.to_dict(), "table_name": one.table} for one in status(catalog))
+    yield _batch(rows, _LAG, columns)
+
+
 def _names(
     catalog: Catalog, columns: pa.Schema, where: ds.Expression | None
 ) -> list[str]:
@@ -193,4 +212,5 @@ METATABLES: dict[str, tuple[pa.Schema, _Rows]] = {
     "columns": (_COLUMNS, _columns),
     "history": (_HISTORY, _history),
     "files": (_FILES, _files),
+    "lag": (_LAG, _lag),
 }

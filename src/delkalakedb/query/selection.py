@@ -13,7 +13,8 @@ statements.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +34,22 @@ from delkalakedb.query.duck import (
 if TYPE_CHECKING:
     from delkalakedb.query.sources import Source
 
+Params = Sequence[Any] | Mapping[str, Any]
 _META = "deltasql."
+_NAME = r'(?:[^\W\d]\w*|"(?:[^"]|"")+")'
+# Texts and comments are matched first, so that nothing in them is replaced.
+_TRAVEL = re.compile(
+    r"""--[^\n]* | /\*.*?\*/ | '(?:[^']|'')*' | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$
+    | (?: (?P<table>NAME(?:\.NAME)*)@(?P<version>\d+)\b
+      | (?:\bFOR\s+)?\b(?P<unit>VERSION|TIMESTAMP)\s+AS\s+OF\s+
+        (?P<value>\d+|'(?:[^']|'')*') )
+      (?P<alias>\s+AS\s+NAME|\s+(?P<word>NAME))?""".replace("NAME", _NAME),
+    re.DOTALL | re.IGNORECASE | re.VERBOSE,
+)
+_KEYWORDS = """
+    SELECT keyword_name FROM duckdb_keywords()
+    WHERE keyword_category IN ('reserved', 'type_function')
+"""
 _NAMES = ("catalog_name", "schema_name", "table_name")
 
 
@@ -42,6 +58,7 @@ def select(
     catalog: Catalog,
     sql: str,
     *,
+    params: Params | None = None,
     limit: int | None = None,
     batch_rows: int = BATCH_ROWS,
     storage_options: Mapping[str, str] | None = None,
@@ -51,6 +68,7 @@ def select(
     Args:
         catalog: the catalog whose tables the query names.
         sql: a SELECT, WITH, FROM, VALUES, DESCRIBE or SUMMARIZE, in DuckDB's SQL.
+        params: values for the placeholders, in their order or by name.
         limit: the largest number of rows.
         batch_rows: the approximate number of rows in a batch.
         storage_options: of the tables' object stores.
@@ -63,7 +81,7 @@ def select(
         sources = _Sources(catalog, connection, storage_options)
         with explained():
             text = rewrite(connection, sql, sources.register)
-        query = Query(text, limit=limit, batch_rows=batch_rows)
+        query = Query(text, params, limit=limit, batch_rows=batch_rows)
         with run_query(connection, query, sources.opened.values()) as rows:
             yield rows
 
@@ -149,7 +167,7 @@ class Reference:
 
 def rewrite(connection: Any, sql: str, register: Callable[[Reference], str]) -> str:
     """Return the query with the name that `register` returns for each table."""
-    tree = _parsed(connection, sql)
+    tree = _parsed(connection, _with_at(connection, sql))
     if len(tree["statements"]) != 1:
         raise QueryError("give one query; the shell runs several, each ending in ;")
     for node in _tables_in(tree, frozenset()):
@@ -159,6 +177,28 @@ def rewrite(connection: Any, sql: str, register: Callable[[Reference], str]) -> 
             node.pop(key, None)
         node |= {"table_name": name, "alias": node.get("alias") or path[-1]}
     return _text(connection, tree)
+
+
+def _with_at(connection: Any, sql: str) -> str:
+    """Return the query with DuckDB's AT clause for other ways to name a version.
+
+    These are `table@3`, and `VERSION AS OF` and `TIMESTAMP AS OF`, as Spark has them.
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        if not (found["version"] or found["unit"]):
+            return found[0]
+        alias, rest = found["alias"] or "", ""
+        if (found["word"] or "").lower() in keywords:
+            # The next clause of the query, such as WHERE.
+            alias, rest = rest, alias
+        unit, value = found["unit"] or "VERSION", found["version"] or found["value"]
+        return f"{found['table'] or ''}{alias} AT ({unit} => {value}){rest}"
+
+    if not any(m["version"] or m["unit"] for m in _TRAVEL.finditer(sql)):
+        return sql
+    keywords = {word for (word,) in connection.sql(_KEYWORDS).fetchall()}
+    return _TRAVEL.sub(replaced, sql)
 
 
 def _parsed(connection: Any, sql: str) -> dict[str, Any]:
