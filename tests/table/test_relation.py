@@ -85,6 +85,19 @@ def test_versions_and_times_are_named_in_several_ways(lake: str) -> None:
         assert row == ("sales@0", " VERSION AS OF 0", 3)
 
 
+@pytest.mark.parametrize(
+    "name", ["my sales@0 c", "x VERSION AS OF 3", "x TIMESTAMP AS OF '2026'", 'a"b@1']
+)
+def test_quoted_names_and_escaped_texts_stay_as_they_are(lake: str, name: str) -> None:
+    quoted = name.replace('"', '""')
+    text = f"SELECT count(*) AS \"{quoted}\", e'it\\'s sales@0' AS t FROM sales@0"
+
+    found = dk.sql(text, lake)
+
+    assert found.columns == [name, "t"]
+    assert found.fetchall() == [(2, "it's sales@0")]
+
+
 def test_values_are_parameters(lake: str) -> None:
     with dk.connect(lake) as catalog:
         by_place = catalog.sql(

@@ -19,7 +19,7 @@ from delkalakedb.catalog import Catalog, described, find_table, open_catalog
 from delkalakedb.deltalake.raw import SqlRawTable, is_ours
 from delkalakedb.errors import TableNotFoundError, UriError
 from delkalakedb.model.times import Moment, from_ms, moment_ms
-from delkalakedb.settings import Uri, is_deltasql, parse_uri, require_table
+from delkalakedb.settings import Uri, is_deltasql, parse_uri, redact, require_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,7 +122,7 @@ class DeltaTable(deltalake.DeltaTable):
 
     def __repr__(self) -> str:
         if not is_ours(self._table):
-            return f"DeltaTable({self.table_uri}, version {self.version()})"
+            return f"DeltaTable({redact(self.table_uri)}, version {self.version()})"
         return f"DeltaTable({described(self._table.snapshot)}, {self.catalog_uri})"
 
     @property

@@ -37,13 +37,16 @@ if TYPE_CHECKING:
 Params = Sequence[Any] | Mapping[str, Any]
 _META = "deltasql."
 _NAME = r'(?:[^\W\d]\w*|"(?:[^"]|"")+")'
-# Texts and comments are matched first, so that nothing in them is replaced.
+# Texts, comments and other quoted names are matched, too, so that nothing in them is
+# replaced.
 _TRAVEL = re.compile(
-    r"""--[^\n]* | /\*.*?\*/ | '(?:[^']|'')*' | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$
+    r"""--[^\n]* | /\*.*?\*/ | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$
+    | (?<!\w)e'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*'
     | (?: (?P<table>NAME(?:\.NAME)*)@(?P<version>\d+)\b
       | (?:\bFOR\s+)?\b(?P<unit>VERSION|TIMESTAMP)\s+AS\s+OF\s+
         (?P<value>\d+|'(?:[^']|'')*') )
-      (?P<alias>\s+AS\s+NAME|\s+(?P<word>NAME))?""".replace("NAME", _NAME),
+      (?P<alias>\s+AS\s+NAME|\s+(?P<word>NAME))?
+    | "(?:[^"]|"")*" """.replace("NAME", _NAME),
     re.DOTALL | re.IGNORECASE | re.VERBOSE,
 )
 _KEYWORDS = """

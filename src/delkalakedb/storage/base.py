@@ -54,7 +54,7 @@ class ObjectMeta:
 
 
 class Readable(Protocol):
-    """What reads whole objects of a location: a store, or what keeps its objects."""
+    """The part of a store that reads whole objects, which may be kept in memory."""
 
     # the location, without credentials
     url: str

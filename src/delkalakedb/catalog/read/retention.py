@@ -61,12 +61,14 @@ class _Bounds(NamedTuple):
     checkpoint_version: int
 
     @property
+    def action(self) -> Metadata:
+        """The table's metaData action."""
+        return decode_struct(self.metadata, Metadata)
+
+    @property
     def properties(self) -> TableProperties:
         """The table's properties."""
-        metadata = decode_struct(self.metadata, Metadata)
-        # Versions are kept rather than dropped by a retention that nobody asked for.
-        check_values(metadata)
-        return parse_properties(metadata)
+        return parse_properties(self.action)
 
 
 class _Dead(NamedTuple):
@@ -103,6 +105,8 @@ def expire_versions(
         if not found:
             raise no_such_table(name)
         (bounds,) = found
+        # Versions are kept rather than dropped by a retention that nobody asked for.
+        check_values(bounds.action)
         floor = _floor(session, bounds, before_version, older_than_ms, now_ms)
         expired = _expire(session, name, bounds, floor, now_ms)
         if dry_run:
@@ -112,7 +116,7 @@ def expire_versions(
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What retention and vacuum would delete of a table now."""
+    """How many versions and files of a table retention and vacuum would delete."""
 
     expired_versions: int
     expired_tombstones: int
