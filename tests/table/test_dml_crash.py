@@ -116,6 +116,23 @@ def test_delete_that_is_killed_while_it_is_united_is_not_done(
         )
 
 
+def test_purge_that_is_killed_changes_no_row(
+    catalog_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in MARKING.items():
+        monkeypatch.setenv(key, value)
+    left = BASE.holding(row for row in BASE.rows if row[0] != 2)
+    for step in ["before rename", "after rename", *RATIFYING, *RATIFIED]:
+        name = f"purge {step}".replace(" ", "-")
+        uri = format_uri(parse_uri(catalog_uri).with_table(name))
+        with visiting(uri):
+            make_table(uri, VECTORS)
+            dk.DeltaTable(uri).delete("id = 2")
+        kill(uri, "purge", step, MARKING)
+        with visiting(uri):
+            check_survivors(uri, "purge", {left})
+
+
 @pytest.mark.soak
 def test_operations_killed_at_every_step_are_done_or_not(catalog_uri: str) -> None:
     for name, step in EVERYWHERE:
