@@ -7,8 +7,15 @@ this machine has it.
 import os
 import shutil
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.sessions import CONFIG as SMALL
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 VARIABLE = "DELKALAKEDB_TEST_DELTA_JARS"
 _DELTA = "org.apache.spark.sql.delta"
@@ -63,3 +70,18 @@ def _download(folder: Path) -> None:
             f"Maven can't bring {name} {_VERSION}; {VARIABLE} may name a folder with "
             "its JARs"
         ) from error
+
+
+def start_session(jars: str, folder: str) -> "SparkSession":
+    """Start Spark with Delta Spark's JARs, and with its own tables in `folder`."""
+    from pyspark.sql import SparkSession
+
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config(map={**SMALL, **CONFIG})
+    builder = builder.config("spark.jars", jars)
+    builder = builder.config("spark.databricks.delta.snapshotPartitions", "1")
+    builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark

@@ -4,7 +4,6 @@ For each seed, a line of JSON says where the two tables differ.
 """
 
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,8 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 import delkalakedb as dk
 from delkalakedb import spark as dks
 from delkalakedb.errors import DeltalakeDBError
-from tests.support.delta_spark import CONFIG
-from tests.support.sessions import CONFIG as SMALL
+from tests.support.delta_spark import start_session
 from tests.support.spark_histories import Step, history
 
 # pyspark can't read the texts of some of Delta Spark's errors.
@@ -239,14 +237,7 @@ def told(run: Callable[[], list[Any]]) -> list[Any]:
 
 def main(jars: str, folder: str, seeds: str) -> None:
     """Run the histories of some seeds."""
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config(map={**SMALL, **CONFIG})
-    builder = builder.config("spark.jars", jars)
-    builder = builder.config("spark.databricks.delta.snapshotPartitions", "1")
-    builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    spark = start_session(jars, folder)
     own = spark.newSession()
     for seed in json.loads(seeds):
         place = Path(folder) / str(seed)

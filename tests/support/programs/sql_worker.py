@@ -1,16 +1,14 @@
 """SQL statements, run by Delta Spark's own SQL and by `dks.sql`, and what each gave."""
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from delkalakedb import spark as dks
-from tests.support.delta_spark import CONFIG
-from tests.support.sessions import CONFIG as SMALL
+from tests.support.delta_spark import start_session
 
 # Columns whose values are times, sizes, paths or names of one side alone.
 OWN = {
@@ -38,14 +36,7 @@ def outcome(run: Callable[[str], DataFrame], statement: str) -> dict[str, Any]:
 
 def main(jars: str, folder: str, statements: str) -> None:
     """Run statements on both sides, and print what each gave as JSON."""
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config(map={**SMALL, **CONFIG})
-    builder = builder.config("spark.jars", jars)
-    builder = builder.config("spark.databricks.delta.snapshotPartitions", "1")
-    builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    spark = start_session(jars, folder)
     ours = spark.newSession()
     dks.use(ours, f"deltasql://sqlite/{folder}/meta.db")
     for session in (spark, ours):
