@@ -21,6 +21,6 @@ else:
                 "Files has_odd_paths has_vectors load_files may_have_vectors"
             ),
             "pending_snapshot": "PendingSnapshot new_table",
-            "snapshot": "Snapshot described",
+            "snapshot": "Filter Snapshot described",
         },
     )

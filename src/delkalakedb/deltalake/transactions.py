@@ -105,6 +105,7 @@ class Transaction:
 
     def write(
         self,
+        /,
         name: str,
         data: Any,
         mode: Any = "error",
@@ -153,12 +154,12 @@ class Transaction:
         return self.tables.snapshot(name).table
 
     def delete(
-        self, name: str, predicate: str | None = None, **options: Any
+        self, /, name: str, predicate: str | None = None, **options: Any
     ) -> dict[str, Any]:
         """Stage a `DeltaTable.delete`."""
         return self.table(name).delete(predicate, **options)
 
-    def update(self, name: str, **options: Any) -> dict[str, Any]:
+    def update(self, /, name: str, **options: Any) -> dict[str, Any]:
         """Stage a `DeltaTable.update`."""
         return self.table(name).update(**options)
 
