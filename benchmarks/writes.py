@@ -96,7 +96,7 @@ def measure_writers(run: Run) -> None:
     for turn, writers in enumerate([1, _WRITERS] * 2):
         answers = _write(database.uri, writers, first_writer=turn * _WRITERS)
         for answer in answers:
-            versions += answer["versions"]
+            versions += [answer["first"], *answer["versions"]]
             failures += answer["failures"]
         commits = sum(len(answer["versions"]) for answer in answers)
         rates[writers].append(commits / _WRITING_S)

@@ -15,8 +15,8 @@ else:
         __name__,
         {
             "commit_rows": (
-                "ByKind INFO_COLUMNS LiveFile advanced commit_writes "
-                "empty_head index_files info_values state_writes"
+                "ByKind INFO_COLUMNS LiveFile NewFiles advanced commit_writes "
+                "empty_head index_rows info_values state_writes"
             ),
             "outbox": (
                 "Heartbeat Lease Mirror Outbox PATIENCE_S end find_mirror "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -141,7 +141,7 @@ def commit_writes(
     head: Head,
     actions: ByKind,
     live: Mapping[str, Sequence[LiveFile]],
-    hashes: Mapping[str, int],
+    new: NewFiles,
     *,
     removed_all: RemovedAll | None,
     transaction_id: str,
@@ -153,12 +153,12 @@ def commit_writes(
         head: the head as the commit makes it, but for the totals and the file counter.
         actions: the actions as they are committed.
         live: the live files at the paths of the commit's adds and removes.
-        hashes: the hashes of these paths.
+        new: the commit's adds.
         removed_all: the files that `remove_all` removes.
         transaction_id: the commit's own id.
         actor: the user and host that commit.
     """
-    adds = actions.of(Add)
+    adds = new.adds
     ended = list(_ended(adds, actions.of(Remove), live))
     gone, gone_bytes = len(ended), sum(file.size_bytes for file, _ in ended)
     removed = sum(remove is not None for _, remove in ended)
@@ -167,7 +167,7 @@ def commit_writes(
         removed += removed_all.files
         gone_bytes += removed_all.size_bytes
     added_bytes = sum(add.size for add in adds)
-    columns, inserts = _add_writes(head, adds, hashes)
+    columns, inserts = _add_writes(head, new)
     after = replace(
         head,
         stat_columns=columns,
@@ -345,26 +345,22 @@ def _ending(file_id: int, remove: Remove | None) -> Row:
 
 
 def _add_writes(
-    head: Head, adds: Sequence[Add], hashes: Mapping[str, int]
+    head: Head, new: NewFiles
 ) -> tuple[tuple[StatColumn, ...], list[Insert]]:
     """Return the rows of new files, and the indexed columns with their new classes."""
-    if not adds:
+    if not new.adds:
         return head.stat_columns, []
+    size = len(new.adds)
     first = head.table_id * FILES_PER_TABLE + head.next_file
-    file_ids = range(first, first + len(adds))
-    stats = [parse_stats(known(add.stats)) for add in adds]
-    files = file_columns(adds) | {
-        "num_records": [parsed.num_records if parsed else None for parsed in stats],
-        "added_version": [head.version] * len(adds),
+    file_ids = range(first, first + size)
+    files = new.columns | {
+        "added_version": [head.version] * size,
         "file_id": file_ids,
-        "table_id": [head.table_id] * len(adds),
-        "path_hash": [hashes[add.path] for add in adds],
+        "table_id": [head.table_id] * size,
     }
-    values = [add.partition_values for add in adds]
-    columns, indexed = index_files(
-        head.stat_columns, head.metadata, head.version, file_ids, values, stats
-    )
-    return columns, [Insert("dl_files", files), *indexed]
+    index = new.index(head.stat_columns, head.metadata)
+    indexed = index.inserts(head.version, file_ids)
+    return index.columns, [Insert("dl_files", files), *indexed]
 
 
 def _move_head(head: Head) -> Run:
@@ -505,15 +501,66 @@ def last_adds(rows: Sequence[FileRow]) -> dict[str, Add]:
     }
 
 
-def index_files(
+class NewFiles:
+    """The adds of a commit, with everything of their rows that the head doesn't decide.
+
+    Each part is made once, when it is first used.
+    """
+
+    def __init__(self, adds: Sequence[Add], hashes: Mapping[str, int]) -> None:
+        self.adds = adds
+        self._hashes = hashes
+        self._index: tuple[tuple[object, ...], IndexRows] | None = None
+
+    @cached_property
+    def columns(self) -> dict[str, Sequence[Any]]:
+        """The columns of `dl_files` that are the same at every version."""
+        return file_columns(self.adds) | {
+            "num_records": [s.num_records if s else None for s in self._stats],
+            "path_hash": [self._hashes[add.path] for add in self.adds],
+        }
+
+    def index(self, columns: tuple[StatColumn, ...], metadata: Metadata) -> IndexRows:
+        """Return the rows of the files in the index of the given columns."""
+        made_from = columns, metadata
+        if self._index is None or self._index[0] != made_from:
+            values = [add.partition_values for add in self.adds]
+            self._index = made_from, index_rows(columns, metadata, values, self._stats)
+        return self._index[1]
+
+    @cached_property
+    def _stats(self) -> list[Stats | None]:
+        return [parse_stats(known(add.stats)) for add in self.adds]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRows:
+    """The rows of files in the index, except for the files' ids and version.
+
+    `columns` are the indexed columns, with the width classes of these files.
+    """
+
+    columns: tuple[StatColumn, ...]
+    _rows: Mapping[Kind, dict[str, Sequence[Any] | pa.Array]]
+
+    def inserts(self, version: int, file_ids: Sequence[int] | pa.Array) -> list[Insert]:
+        """Return the inserts of the rows."""
+        found = []
+        for kind, rows in self._rows.items():
+            size = len(rows["column_id"])
+            ids = {"file_id": _joined([file_ids] * (size // len(file_ids)))}
+            versions = {"added_version": [version] * size}
+            found.append(Insert(STAT_TABLES[kind], ids | rows | versions))
+        return found
+
+
+def index_rows(
     columns: Sequence[StatColumn],
     metadata: Metadata,
-    version: int,
-    file_ids: Sequence[int] | pa.Array,
     partition_values: Sequence[Mapping[str, str | None]],
     stats: Sequence[Stats | None],
-) -> tuple[tuple[StatColumn, ...], list[Insert]]:
-    """Return the columns with the files' width classes, and the index rows."""
+) -> IndexRows:
+    """Return the rows of files in the index of the given columns."""
     leaves = leaves_of(metadata.schema_string)
     entries_of = _entries_of(partition_values, stats, set(metadata.partition_columns))
     found: dict[Kind, list[tuple[int, Entries]]] = {kind: [] for kind in Kind}
@@ -525,12 +572,8 @@ def index_files(
             found[column.kind].append((column.column_id, entries))
             column = _with_classes(column, set(listed(entries[2])))
         result.append(column)
-    inserts = [
-        Insert(STAT_TABLES[kind], _rows(version, file_ids, some))
-        for kind, some in found.items()
-        if some
-    ]
-    return tuple(result), inserts
+    rows = {kind: _rows(len(stats), some) for kind, some in found.items() if some}
+    return IndexRows(tuple(result), rows)
 
 
 def _entries_of(
@@ -564,21 +607,16 @@ def _entries_of(
 
 
 def _rows(
-    version: int,
-    file_ids: Sequence[int] | pa.Array,
-    found: Sequence[tuple[int, Entries]],
+    size: int, found: Sequence[tuple[int, Entries]]
 ) -> dict[str, Sequence[Any] | pa.Array]:
     parts = zip(*(entries for _, entries in found), strict=True)
     lo, hi, classes, has_null = map(_joined, parts)
-    size = len(file_ids)
     return {
-        "file_id": _joined([file_ids] * len(found)),
         "column_id": [column_id for column_id, _ in found for _ in range(size)],
         "class": classes,
         "lo": lo,
         "hi": hi,
         "has_null": has_null,
-        "added_version": [version] * size * len(found),
     }
 
 

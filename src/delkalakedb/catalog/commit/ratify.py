@@ -1,6 +1,7 @@
 """Ratify: the one SQL transaction in which staged actions become versions.
 
-In order, and all of it or nothing:
+Before the transaction, a `Draft` makes the rows that don't depend on the table's newest
+version. Then, in order, and all of it or nothing:
 
 1. lock every table involved, in name order, and load their heads;
 2. for each staged commit: check the conflict rules against the versions since it
@@ -25,6 +26,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,7 @@ import msgspec
 from delkalakedb.catalog.commit.commit_rows import (
     ByKind,
     LiveFile,
+    NewFiles,
     RemovedAll,
     commit_info,
     commit_writes,
@@ -98,6 +101,7 @@ from delkalakedb.model.actions import (
     DeletionVector,
     DomainMetadata,
     Metadata,
+    Protocol,
     Remove,
     Txn,
     decode_struct,
@@ -129,6 +133,56 @@ if TYPE_CHECKING:
     from delkalakedb.settings import Settings
 
 
+# heads that a writer remembers, each with its table's metadata
+_MOST_HEADS = 100
+
+
+class Draft:
+    """A staged commit with what was done of it before its table is locked.
+
+    All writers of a table wait for the one that holds its lock. So what needs only the
+    table's metadata, protocol and indexed columns is done before, as they were when
+    this process last committed to the table. Under the lock, each part is used if the
+    table still has what the part was made from, and is made again otherwise.
+
+    Args:
+        staged: the commit.
+        expected: the table's head after the last commit of this process, if there was
+            one.
+    """
+
+    def __init__(self, staged: Staged, expected: Head | None) -> None:
+        self.staged = staged
+        # of the paths of all adds and removes
+        self.hashes = {
+            action.path: hash_path(action.path)
+            for action in staged.actions
+            if isinstance(action, Add | Remove)
+        }
+        adds = [action for action in staged.actions if isinstance(action, Add)]
+        self._new = NewFiles(adds, self.hashes)
+        self._checked: tuple[Protocol, Metadata, str] | None = None
+        if expected is None:
+            return
+        # Under the lock, the check is repeated with the table's real state.
+        with suppress(ProtocolError):
+            self.check(expected)
+            if adds:
+                self._new.index(expected.stat_columns, expected.metadata)
+                _ = self._new.columns
+
+    def check(self, head: Head) -> None:
+        """Raise `ProtocolError` if the commit breaks a rule of the protocol."""
+        state = head.protocol, head.metadata, head.location
+        if state != self._checked:
+            _check_staged(self.staged, head)
+            self._checked = state
+
+    def new_files(self, adds: list[Add]) -> NewFiles:
+        """Return the new files of the commit, whose adds ended up as `adds`."""
+        return self._new if adds == self._new.adds else NewFiles(adds, self.hashes)
+
+
 class SqlTxnLogWriter:
     """Commits to the tables of one catalog."""
 
@@ -140,6 +194,8 @@ class SqlTxnLogWriter:
         vectors = settings.vectors
         self._bounds = InlineBounds(vectors.inline_bytes, vectors.inline_commit_bytes)
         self._actor: Actor | None = None
+        # The heads that this writer has made, to draft the next commits on.
+        self._heads: dict[str, Head] = {}
 
     def ratify(
         self, staged: Sequence[Staged], lease_s: float | None = None
@@ -152,6 +208,7 @@ class SqlTxnLogWriter:
                 `staged` is for one table and its lease is free; None takes no lease.
         """
         started, transaction_id = time.monotonic(), str(uuid.uuid4())
+        drafts = [Draft(commit, self._heads.get(commit.table)) for commit in staged]
         if self._max_unpublished is not None:
             self._check_backlog(staged, self._max_unpublished)
         engine = self._backend.engine
@@ -159,7 +216,7 @@ class SqlTxnLogWriter:
         with measured(COMMIT, engine=engine) as seen:
             while outcomes is None:
                 try:
-                    outcomes = self._attempt(staged, transaction_id, lease_s)
+                    outcomes = self._attempt(drafts, transaction_id, lease_s)
                 except LostError as lost:
                     seen |= {"outcome": "conflict", "table": lost.outcome.table}
                     CONFLICTS.record(1, engine=engine, rule=lost.outcome.rule)
@@ -199,11 +256,11 @@ class SqlTxnLogWriter:
                 )
 
     def _attempt(
-        self, staged: Sequence[Staged], transaction_id: str, lease_s: float | None
+        self, drafts: Sequence[Draft], transaction_id: str, lease_s: float | None
     ) -> tuple[Committed | Skipped, ...]:
         actor = self._who()
         with self._backend.writing() as session:
-            return Transaction(
+            transaction = Transaction(
                 session,
                 self._backend,
                 transaction_id,
@@ -211,7 +268,12 @@ class SqlTxnLogWriter:
                 self._indexed_columns,
                 self._bounds,
                 lease_s,
-            ).write(staged)
+            )
+            outcomes = transaction.write(drafts)
+        if len(self._heads) > _MOST_HEADS:
+            self._heads = {}
+        self._heads |= transaction.heads()
+        return outcomes
 
     def _who(self) -> Actor:
         self._actor = self._actor or actor_of(self._backend)
@@ -316,17 +378,22 @@ class Transaction:
         self._tables: dict[str, _Table] = {}
         self._early: dict[str, list[FileRow]] = {}
         self._participants: list[dict[str, object]] = []
-        self._hashed: dict[int, dict[str, int]] = {}
         self._now_ms = now_ms()
         self._lease_s = lease_s
         self._started = time.monotonic()
         self._taken: list[LeaseRow] = []
 
-    def write(self, staged: Sequence[Staged]) -> tuple[Committed | Skipped, ...]:
-        """Write all of `staged`, or raise; a conflict is a `LostError`."""
-        if not staged:
+    def heads(self) -> dict[str, Head]:
+        """Return the heads of the tables that were written."""
+        heads = {name: table.head for name, table in self._tables.items()}
+        return {name: head for name, head in heads.items() if head is not None}
+
+    def write(self, drafts: Sequence[Draft]) -> tuple[Committed | Skipped, ...]:
+        """Write all staged commits, or raise; a conflict is a `LostError`."""
+        if not drafts:
             return ()
-        self._lock(staged)
+        staged = [draft.staged for draft in drafts]
+        self._lock(drafts)
         self._check_identities(staged)
         self._participants = self._find_participants(staged)
         if skipped := self._skipped(staged):
@@ -334,9 +401,9 @@ class Transaction:
                 self._session.apply([releasing(lease)])
             return skipped
         made = []
-        for commit in staged:
-            admitted, head, files = self._admit(commit)
-            made.append(self._write(admitted, head, files))
+        for draft in drafts:
+            admitted, head, files = self._admit(draft)
+            made.append(self._write(draft, admitted, head, files))
         return (*made[:-1], replace(made[-1], lease=self._lease()))
 
     def _lease(self) -> Lease | None:
@@ -364,11 +431,12 @@ class Transaction:
             found.append({"tableId": metadata and metadata.id, "version": version})
         return found
 
-    def _lock(self, staged: Sequence[Staged]) -> None:
+    def _lock(self, drafts: Sequence[Draft]) -> None:
         """Lock the tables and load their first commits' rows, in one trip."""
+        staged = [draft.staged for draft in drafts]
         names = sorted({commit.table for commit in staged})
         locks = lock_queries(self._backend, staged)
-        early = self._early_queries(staged)
+        early = self._early_queries(drafts)
         known = {n: head for n in names if (head := find_kept(self._backend, n))}
         unknown = [name for name in names if name not in known]
         heads: list[Query] = [(HeadRow, "load_latest", {"name": n}) for n in unknown]
@@ -403,15 +471,12 @@ class Transaction:
             if head is not None:
                 check_identity(commit.table, head.identity, commit.reads.identity)
 
-    def _early_queries(self, staged: Sequence[Staged]) -> dict[str, Query]:
+    def _early_queries(self, drafts: Sequence[Draft]) -> dict[str, Query]:
         """Return the queries for files at the paths of each table's first commit."""
         if not self._backend.capabilities.table_locks:
             return {}
-        first = {commit.table: commit for commit in reversed(staged)}
-        return {
-            name: _paths_query(commit, self._hashes(commit))
-            for name, commit in first.items()
-        }
+        first = {draft.staged.table: draft for draft in reversed(drafts)}
+        return {name: _paths_query(draft) for name, draft in first.items()}
 
     def _skipped(self, staged: Sequence[Staged]) -> tuple[Skipped, ...] | None:
         """Return the outcome of a replay, whose `txn` actions are all recorded already.
@@ -449,27 +514,30 @@ class Transaction:
         found = self._session.values("load_applied", params | {"txn": txn.version})
         return int(found[0]) if found else None
 
-    def _admit(self, staged: Staged) -> tuple[Staged, Head, "_Files"]:
+    def _admit(self, draft: Draft) -> tuple[Staged, Head, "_Files"]:
         """Return what to commit, the head that it follows, and its files.
 
         Raise `LostError` on a conflict.
         """
+        staged = draft.staged
         table = self._tables[staged.table]
         head = table.head
         # What was asked for a table's first commit says nothing to the next one.
         early = self._early.pop(staged.table, None)
         if head is None:
-            return staged, *self._create(staged)
+            return staged, *self._create(draft)
         if staged.location is not None and staged.reads.version < 0:
             raise TableExistsError(f"{staged.table}: the table exists already")
         head.check_ours()
         # First: what a winner forbids since is a conflict, not a mistake of the caller.
         winners = self._winners(staged, head, table.first_own)
-        # Before the commit is changed, because hashes are kept for the given one.
-        files = self._files(staged, head, early)
+        files = self._files(draft, head, early)
         if winners:
             staged = self._united(staged, head, winners)
-        _check_actions(staged, head)
+        if staged is draft.staged:
+            draft.check(head)
+        else:
+            _check_staged(staged, head)
         if staged.remove_all:
             _check_append_only(staged, head)
         self._check_liveness(staged, files, winners, head)
@@ -501,40 +569,30 @@ class Transaction:
         rows = self._session.rows(WinnerRow, "load_winners", params)
         return [row for row in rows if row.version < first_own]
 
-    def _files(
-        self, staged: Staged, head: Head, found: list[FileRow] | None
-    ) -> "_Files":
-        hashes = self._hashes(staged)
+    def _files(self, draft: Draft, head: Head, found: list[FileRow] | None) -> "_Files":
+        hashes = draft.hashes
         if found is None and hashes:
-            found = self._load_files(staged, hashes)
+            found = self._load_files(draft)
         rows = [
             row
             for row in found or ()
             if row.file_id // FILES_PER_TABLE == head.table_id and row.path in hashes
         ]
-        return _Files(hashes, rows, self._tables[staged.table].first_own)
+        return _Files(rows, self._tables[draft.staged.table].first_own)
 
-    def _load_files(self, staged: Staged, hashes: dict[str, int]) -> list[FileRow]:
+    def _load_files(self, draft: Draft) -> list[FileRow]:
+        hashes = [*draft.hashes.values()]
         if len(hashes) == 1 and self._backend.capabilities.single_path_lookup:
-            one = {"after": staged.reads.version, "hash": next(iter(hashes.values()))}
+            one = {"after": draft.staged.reads.version, "hash": hashes[0]}
             return self._session.rows(FileRow, "load_files_at_path", one)
-        return self._session.rows(*_paths_query(staged, hashes))
+        return self._session.rows(*_paths_query(draft))
 
-    def _hashes(self, staged: Staged) -> dict[str, int]:
-        """Return the hashes of a commit's paths, computed once per staged commit."""
-        if (hashes := self._hashed.get(id(staged))) is None:
-            hashes = self._hashed[id(staged)] = {
-                action.path: hash_path(action.path)
-                for action in staged.actions
-                if isinstance(action, Add | Remove)
-            }
-        return hashes
-
-    def _create(self, staged: Staged) -> tuple[Head, "_Files"]:
+    def _create(self, draft: Draft) -> tuple[Head, "_Files"]:
+        staged = draft.staged
         if staged.location is None:
             raise no_such_table(staged.table)
         check_place(staged.table, staged.location)
-        _check_actions(staged)
+        _check_staged(staged)
         taken = self._session.values("find_location", {"location": staged.location})
         if taken:
             raise TableExistsError(
@@ -551,7 +609,7 @@ class Transaction:
         }
         mirror = {"table_id": head.table_id}
         self._session.apply([Run("insert_table", params), Run("insert_mirror", mirror)])
-        return head, _Files(self._hashes(staged), [], 0)
+        return head, _Files([], 0)
 
     def _check_liveness(
         self, staged: Staged, files: "_Files", winners: list[WinnerRow], head: Head
@@ -575,7 +633,9 @@ class Transaction:
             winner = newest(winners, head.version if seen_all else before)
             raise LostError(conflicted(staged.table, winner, conflict))
 
-    def _write(self, staged: Staged, previous: Head, files: "_Files") -> Committed:
+    def _write(
+        self, draft: Draft, staged: Staged, previous: Head, files: "_Files"
+    ) -> Committed:
         head, actions = rebased(previous, staged, self._now_ms)
         if gives_row_ids(head.protocol, head.metadata):
             actions = self._with_row_ids(staged, head, files)
@@ -593,7 +653,7 @@ class Transaction:
             head,
             actions,
             files.live,
-            files.hashes,
+            draft.new_files(actions.of(Add)),
             removed_all=self._removed_all(staged, previous),
             transaction_id=self._id,
             actor=self._actor,
@@ -644,10 +704,7 @@ class Transaction:
 class _Files:
     """The files at a commit's paths that are live, or were when it read."""
 
-    def __init__(
-        self, hashes: dict[str, int], rows: list[FileRow], first_own: int
-    ) -> None:
-        self.hashes = hashes
+    def __init__(self, rows: list[FileRow], first_own: int) -> None:
         self.rows = rows
         self.live: dict[str, list[LiveFile]] = {}
         removed = set()
@@ -660,7 +717,8 @@ class _Files:
         self.removed = frozenset(removed)
 
 
-def _check_actions(staged: Staged, head: Head | None = None) -> None:
+def _check_staged(staged: Staged, head: Head | None = None) -> None:
+    """Raise `ProtocolError` if a commit after `head` breaks a rule of the protocol."""
     protocol, metadata, version = None, None, 0
     if head is not None:
         protocol, metadata, version = head.protocol, head.metadata, head.version + 1
@@ -682,9 +740,9 @@ def _check_append_only(staged: Staged, head: Head) -> None:
         )
 
 
-def _paths_query(staged: Staged, hashes: dict[str, int]) -> Query:
-    wanted = msgspec.json.encode(list(hashes.values())).decode()
-    params = {"after": staged.reads.version, "hashes": wanted}
+def _paths_query(draft: Draft) -> Query:
+    wanted = msgspec.json.encode(list(draft.hashes.values())).decode()
+    params = {"after": draft.staged.reads.version, "hashes": wanted}
     return FileRow, "load_files_at_paths", params
 
 

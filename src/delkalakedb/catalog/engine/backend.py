@@ -8,9 +8,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
-from itertools import starmap
+from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
 
@@ -112,9 +112,7 @@ class Insert(msgspec.Struct, frozen=True):
 
     def sql(self, mark: str) -> str:
         """Return the statement for one row, with `mark` for each value."""
-        columns = ", ".join(self.columns)
-        marks = ", ".join([mark] * len(self.columns))
-        return f"INSERT INTO {self.table} ({columns}) VALUES ({marks})"
+        return _insertion(self.table, tuple(self.columns), 1, mark)
 
     def flat(self, mark: str) -> tuple[str, list[Any]]:
         """Return one statement for all rows, and the values of the rows.
@@ -122,14 +120,20 @@ class Insert(msgspec.Struct, frozen=True):
         Use it for a few rows only. The statement for a single row omits columns that
         are NULL, because a NULL costs as much as a value.
         """
-        kept = self
-        if len(self) == 1:
-            given = {n: listed(values) for n, values in self.columns.items()}
-            some = {n: values for n, values in given.items() if values[0] is not None}
-            kept = Insert(self.table, some)
-        first = kept.sql(mark)
-        more = f",{first[first.index('VALUES') + 6 :]}" * (len(self) - 1)
-        return first + more, [value for row in kept.rows() for value in row]
+        columns = {name: listed(values) for name, values in self.columns.items()}
+        size = len(self)
+        if size == 1:
+            columns = {n: one for n, one in columns.items() if one[0] is not None}
+        text = _insertion(self.table, tuple(columns), size, mark)
+        return text, [*chain.from_iterable(zip(*columns.values(), strict=True))]
+
+
+@lru_cache(maxsize=256)
+def _insertion(table: str, columns: tuple[str, ...], size: int, mark: str) -> str:
+    """Return the statement that inserts `size` rows, with `mark` for each value."""
+    row = f"({', '.join([mark] * len(columns))})"
+    rows = ", ".join([row] * size)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {rows}"
 
 
 def listed(values: "Sequence[Any] | pa.Array") -> Sequence[Any]:

@@ -13,7 +13,7 @@ from delkalakedb.catalog.commit import (
     INFO_COLUMNS,
     ByKind,
     advanced,
-    index_files,
+    index_rows,
     info_values,
     state_writes,
 )
@@ -190,9 +190,8 @@ class _Files:
         stats = [parse_stats(known(add.stats)) for add in adds]
         self._num_records += [s.num_records if s else None for s in stats]
         values = [add.partition_values for add in adds]
-        self._columns, inserts = index_files(
-            self._columns, self._metadata, 0, ids, values, stats
-        )
+        index = index_rows(self._columns, self._metadata, values, stats)
+        self._columns, inserts = index.columns, index.inserts(0, ids)
         born = dict(zip(ids, self._born[which], strict=True))
         self._index += [_with_versions(insert, born) for insert in inserts]
 
@@ -405,14 +404,8 @@ def batch_writes(head: Head, adds: pa.RecordBatch) -> tuple[Head, list[Write]]:
     stats = [parse_stats(text) for text in files["stats"].to_pylist()]
     first = head.table_id * FILES_PER_TABLE + head.next_file
     ids = pa.array(range(first, first + len(adds)))
-    indexed, inserts = index_files(
-        head.stat_columns,
-        head.metadata,
-        head.version,
-        ids,
-        _partition_values(files["partition_values"].to_pylist()),
-        stats,
-    )
+    values = _partition_values(files["partition_values"].to_pylist())
+    index = index_rows(head.stat_columns, head.metadata, values, stats)
     rows = {
         name: column
         for name, column in zip(files.schema.names, files.columns, strict=True)
@@ -428,12 +421,12 @@ def batch_writes(head: Head, adds: pa.RecordBatch) -> tuple[Head, list[Write]]:
     }
     after = replace(
         head,
-        stat_columns=indexed,
+        stat_columns=index.columns,
         next_file=head.next_file + len(adds),
         num_files=head.num_files + len(adds),
         size_bytes=head.size_bytes + pc.sum(files["size_bytes"]).as_py(),
     )
-    return after, [Insert("dl_files", rows), *inserts]
+    return after, [Insert("dl_files", rows), *index.inserts(head.version, ids)]
 
 
 def _is_odd(
