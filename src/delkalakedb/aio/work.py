@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, wraps
+from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from delkalakedb.forks import at_fork
@@ -12,6 +13,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 # threads for all calls of the process that can't run in an event loop
 MOST_THREADS = 16
+# modules that calls in the loop import, and which import Arrow and deltalake
+_LIBRARIES = (
+    "catalog.commit.ratify",
+    "catalog.read.head_batch",
+    "catalog.read.planner",
+    "catalog.read.version_files",
+    "deltalake.raw.reads",
+    "deltalake.table",
+)
 
 
 class Handle(Protocol):
@@ -35,9 +45,11 @@ async def where_it_may(
     handle: Handle, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
 ) -> R:
     """Run a function in the loop if the database's driver can, else in a thread."""
-    if handle.in_loop:
-        return await run(function, *args, **kwargs)
-    return await in_thread(function, *args, **kwargs)
+    if not handle.in_loop:
+        return await in_thread(function, *args, **kwargs)
+    if not _load_libraries.cache_info().currsize:
+        await in_thread(_load_libraries)
+    return await run(function, *args, **kwargs)
 
 
 def threaded(
@@ -74,6 +86,17 @@ def at_once(
         return method(self.sync, *args, **kwargs)
 
     return call
+
+
+@cache
+def _load_libraries() -> None:
+    """Import what calls import on first use, which would stop the loop for seconds."""
+    import pyarrow as pa
+
+    for module in _LIBRARIES:
+        import_module(f"delkalakedb.{module}")
+    # This imports pandas, if it is installed.
+    pa.array([0])
 
 
 @cache

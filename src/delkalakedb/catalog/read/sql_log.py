@@ -198,9 +198,11 @@ def load_files(
     params = {"table_id": head.table_id, "version": head.version}
     if head.num_files > _FEW_FILES or running() is None:
         return backend.batches(backend.naming("files", schema), params, schema)
+    import pyarrow as pa
+
     # Not in bulk, which would block a thread. Rows are sorted by their first column.
     names = dict.fromkeys(["file_id", *schema.names])
-    wider = FILES_SCHEMA.empty_table().select(list(names)).schema
+    wider = pa.schema([FILES_SCHEMA.field(name) for name in names])
     with backend.reading() as session:
         files = session.batch_sql(backend.naming("files", wider), params, wider)
     return iter([files.select(schema.names)])
