@@ -192,7 +192,7 @@ class Uri:
 
     def with_table(self, table: str) -> "Uri":
         """Return the URI of another table in this catalog."""
-        return replace(self.catalog, table=table)
+        return _with_table(self, table)
 
     @property
     def pool_size(self) -> int | None:
@@ -228,6 +228,12 @@ class Uri:
 
     def __repr__(self) -> str:
         return f"Uri({str(self)!r})"
+
+
+@lru_cache(maxsize=1024)
+def _with_table(uri: Uri, table: str) -> Uri:
+    # Kept, because opening a table by its name would check the whole URI again.
+    return replace(uri.catalog, table=table)
 
 
 def is_deltasql(text: object) -> bool:
