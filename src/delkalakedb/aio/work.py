@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from delkalakedb.forks import at_fork
-from delkalakedb.waits import run, run_in
+from delkalakedb.waits import apart, run, run_in
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,7 +48,8 @@ async def where_it_may(
     if not handle.in_loop:
         return await in_thread(function, *args, **kwargs)
     if not _load_libraries.cache_info().currsize:
-        await in_thread(_load_libraries)
+        # Not by `in_thread`: a call that is cancelled here has done nothing.
+        await run(apart, _load_libraries)
     return await run(function, *args, **kwargs)
 
 
