@@ -32,6 +32,19 @@ CROSS JOIN LATERAL (SELECT * FROM dl_files WHERE path_hash = h.path_hash OFFSET 
 WHERE COALESCE(f.removed_version, :after + 1) > :after
     AND (f.removed_version IS NULL OR f.remove_data_change IS NOT NULL)
 
+-- name: load_heads_of
+-- The columns of load_head at the latest version, for the tables in a JSON list of names.
+SELECT
+    t.table_id, t.name, t.location, t.created_at_ms,
+    t.current_version, t.first_version, t.next_file,
+    v.version, v.timestamp_ms, v.num_files, v.size_bytes,
+    v.metadata_version, v.protocol_version, t.stat_columns,
+    t.metadata_version, t.metadata, t.protocol_version, t.protocol, t.hold
+FROM dl_tables t
+LEFT JOIN dl_table_versions v
+    ON v.table_id = t.table_id AND v.version = t.current_version
+WHERE t.name = ANY (ARRAY(SELECT json_array_elements_text(CAST(:names AS JSON))))
+
 -- name: begin_following
 -- Have commits to a table notify this session; the key is also in the channel's name.
 SELECT key, pg_advisory_lock_shared(key)
