@@ -6,6 +6,7 @@ import pytest
 import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog.commit.outcome import Conflicted
+from delkalakedb.catalog.read.head import find_head
 from delkalakedb.catalog.read.stat_index import COLUMNS_PER_TABLE, revise
 from delkalakedb.errors import CommitFailedError, DeltalakeDBError, ProtocolError
 from delkalakedb.model.actions import Action, Add, CommitInfo, DeletionVector, Remove
@@ -438,6 +439,8 @@ def test_commit_follows_the_columns_that_another_writer_has_added(
     # The older files have no bounds of `y`, and may hold any value.
     assert planned(catalog, "y = 5") == ["a", "b", "c"]
     assert planned(catalog, "y = 7") == ["a", "b"]
+    indexed = find_head(catalog.backend, "t").stat_columns
+    assert [column.physical for column in indexed] == [("x",), ("s",), ("y",)]
     check_integrity(catalog)
 
 
