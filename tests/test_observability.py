@@ -226,7 +226,7 @@ def test_reconciler_serves_prometheus_and_is_on_the_list(shared: str) -> None:
     with dk.connect(shared) as catalog:
         assert "none was seen" in str(absence(catalog))
         with reconciler(shared) as port:
-            wait_until(lambda: catalog.mirror_state("t")[0] == 0)
+            wait_until(lambda: catalog._mirror_state("t")[0] == 0)
             wait_until(lambda: "deltasql_publish" in get(port, "/metrics")[1])
             families = {
                 family.name: family

@@ -1,4 +1,9 @@
-"""Delta Lake tables whose truth lives in SQL and whose commits reach `_delta_log`."""
+"""Delta Lake tables whose truth lives in SQL and whose commits reach `_delta_log`.
+
+The examples of the API reference run in a folder with the SQLite catalog `meta.db`. Its
+table `sales` has the columns `id`, `city` and `amount`, two rows in version 0 and a
+third one in version 1. `dk` is this package, and `pa` is pyarrow.
+"""
 
 import os
 import sys

@@ -240,7 +240,7 @@ def test_open_client_of_an_older_version_writes_nothing(
         for write in (
             lambda: dk.write_deltalake(table_uri, pa.table({"x": [3]}), mode="append"),
             lambda: table.delete("x = 1"),
-            lambda: catalog.try_commit(staged),
+            lambda: catalog._try_commit(staged),
             lambda: catalog.rename_table("t", "u"),
             lambda: Outbox(catalog.backend).take("t", 1.0),
             lambda: catalog.drop_table("t"),
@@ -250,7 +250,7 @@ def test_open_client_of_an_older_version_writes_nothing(
         assert [t.version for t in catalog.tables()] == [0]
     known({**load_migrations(engine), 99: NEXT})
     with dk.connect(new_catalog_uri) as newer:
-        assert isinstance(newer.try_commit(staged), tuple)
+        assert isinstance(newer._try_commit(staged), tuple)
 
 
 def test_commit_that_waits_for_an_upgrade_is_refused(new_catalog_uri: str) -> None:
@@ -263,7 +263,7 @@ def test_commit_that_waits_for_an_upgrade_is_refused(new_catalog_uri: str) -> No
             row = {"version": [99], "applied_at_ms": [0], "client": ["newer"]}
             session.apply([Insert("dl_schema_versions", row)])
             session.query("load_schema_version", {})
-            commit = pool.submit(catalog.try_commit, staged)
+            commit = pool.submit(catalog._try_commit, staged)
             wait([commit], timeout=0.5)
 
         with pytest.raises(CatalogSchemaError, match="99"):

@@ -308,7 +308,7 @@ def test_commit_that_read_an_expired_version_is_refused(
             Staged("t", [metadata(description="new")], read()),
             Staged("t", [add("n")], read(), remove_all=True),
         ):
-            outcome = catalog.try_commit(staged)
+            outcome = catalog._try_commit(staged)
             assert isinstance(outcome, Conflicted), staged
             assert (outcome.rule, outcome.winner_version) == (Rule.READ_EXPIRED, 9)
     with pytest.raises(CommitFailedError, match="the catalog has versions 6 to 9"):

@@ -128,7 +128,7 @@ def known(catalog: dk.Catalog, name: str) -> dict[str, Any]:
         "commits": [log.commit(version) for version in versions],
         "history": history,
         "found": found,
-        "mirror": catalog.mirror_state(name),
+        "mirror": catalog._mirror_state(name),
         "table": catalog.table(name),
     }
 

@@ -82,7 +82,7 @@ def test_versions_that_wait_are_published_first(
     monkeypatch.setenv("DELKALAKEDB_MIRROR__MODE", "external")
     dk.write_deltalake(uri, rows(0))
     location = catalog.table("t").location
-    assert catalog.mirror_state("t")[0] == -1
+    assert catalog._mirror_state("t")[0] == -1
 
     assert dk.detach(uri).version == 0
     assert deltalake.DeltaTable(location).version() == 0

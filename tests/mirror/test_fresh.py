@@ -77,7 +77,7 @@ def entry(catalog: dk.Catalog, version: int) -> bytes:
 
 def check_entries(catalog: dk.Catalog) -> None:
     """The log has what the database has."""
-    published, ratified, _ = catalog.mirror_state("t")
+    published, ratified, _ = catalog._mirror_state("t")
     assert published == ratified
     for commit in load_commits(catalog.backend, "t", -1, published):
         assert entry(catalog, commit.head.version) == encode_commit(commit.actions)
@@ -126,7 +126,7 @@ def test_returned_commits_carry_neither_actions_nor_lease(table: dk.Catalog) -> 
 def test_commit_of_a_table_that_has_moved_since_is_loaded(
     table: dk.Catalog,
 ) -> None:
-    outcome = table.try_commit(staged(table, add("a")))
+    outcome = table._try_commit(staged(table, add("a")))
     assert isinstance(outcome, tuple)
     (made,) = outcome
     assert isinstance(made, Committed)

@@ -37,7 +37,7 @@ from tests.support.servers.postgres import Server
 
 # Where processes are killed: between the commit and the end of its publishing.
 STEPS = [
-    "after try_commit",
+    "after _try_commit",
     "before put_new json",
     "before link json",
     "after link json",

@@ -140,7 +140,7 @@ def watch(
         while not (working.done() and _even(catalog)):
             assert time.monotonic() < deadline, [*status(catalog)]
             for name, store in stores.items():
-                published = catalog.mirror_state(name)[0]
+                published = catalog._mirror_state(name)[0]
                 assert published >= reached[name]
                 reached[name] = published
                 check_prefix(catalog, store, name)
@@ -353,7 +353,7 @@ def read_log(store: Store) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "step",
     [
-        "after try_commit",
+        "after _try_commit",
         "before put_new json",
         "before put_new crc",
         "after put_new crc",
@@ -374,14 +374,14 @@ def test_process_stopped_while_publishing_goes_on_behind_the_others(
             outlive(catalog)
             grow(catalog, "other", 0)
             reconciler_of(catalog).run_once()
-            published = catalog.mirror_state("t")[0]
+            published = catalog._mirror_state("t")[0]
             assert published == catalog.table("t").version
         finally:
             os.kill(child.pid, signal.SIGCONT)
         child.join(30)
         assert child.exitcode == 0
         told.close()
-        assert catalog.mirror_state("t")[0] == 4
+        assert catalog._mirror_state("t")[0] == 4
         check_mirror(catalog)
 
 

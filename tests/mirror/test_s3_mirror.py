@@ -82,7 +82,7 @@ def test_commit_takes_two_requests_to_publish(catalog: Catalog, s3: Place) -> No
             passed.requests.clear()
             commit(catalog, f"{number}", options)
             assert passed.requests == ["PUT", "PUT"]
-        assert catalog.mirror_state("t")[:2] == (4, 4)
+        assert catalog._mirror_state("t")[:2] == (4, 4)
 
 
 @sqlite

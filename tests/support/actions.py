@@ -155,7 +155,7 @@ def attempt(
     catalog: Catalog, *actions: Action, **options: Any
 ) -> Committed | Skipped | Conflicted:
     """Ratify one commit, whatever becomes of it; what `staged` takes."""
-    outcome = catalog.try_commit(staged(catalog, *actions, **options))
+    outcome = catalog._try_commit(staged(catalog, *actions, **options))
     return outcome if isinstance(outcome, Conflicted) else outcome[0]
 
 

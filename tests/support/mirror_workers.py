@@ -112,7 +112,7 @@ def outlive(catalog: Catalog, name: str = "t") -> None:
 
 def check_prefix(catalog: Catalog, store: Store, name: str = "t") -> int:
     """What is published so far are the first versions, as ratified; how many."""
-    published = catalog.mirror_state(name)[0]
+    published = catalog._mirror_state(name)[0]
     listed = log_names(store)
     commits = [path for path in listed if path.endswith(".json")]
     assert commits == [commit_path(v) for v in range(len(commits))]
@@ -148,7 +148,7 @@ def check_log(
     checkpoint: int | None = None,
 ) -> None:
     """The same as far as we can tell ourselves."""
-    published, ratified, location = catalog.mirror_state(name)
+    published, ratified, location = catalog._mirror_state(name)
     assert published == ratified
     store = open_store(location, options)
     assert check_prefix(catalog, store, name) == ratified + 1
@@ -185,7 +185,7 @@ class Steps:
         self.counted: Counter[str] = Counter()
         self._at = at
         self._signal = sent
-        self._wrap(Catalog, "try_commit")
+        self._wrap(Catalog, "_try_commit")
         for method in ("mark_published", "claim_checkpoint", "mark_checkpoint"):
             self._wrap(Outbox, method)
         for method in ("put_new", "put", "put_file", "set_modified"):
@@ -270,7 +270,7 @@ def grow_inline(
     with dk.connect(uri) as catalog, _warnings() as told:
         for n in range(count):
             version = grow(catalog, str(writer), n, options=options)
-            published = catalog.mirror_state("t")[0] >= version
+            published = catalog._mirror_state("t")[0] >= version
             outcomes[version] = "published" if published else told.get(version, "lost")
     return outcomes
 

@@ -79,7 +79,7 @@ def compact(
         removes = [remove(add(name), data_change=False) for name in files]
         actions = [*removes, add(f"compacted-{i}", data_change=False)]
         reads = Reads(version=0, paths=frozenset(files))
-        return catalog.try_commit(Staged("t", actions, reads))
+        return catalog._try_commit(Staged("t", actions, reads))
 
 
 def append_to_both(uri: str, count: int, i: int) -> int:

@@ -74,6 +74,19 @@ def write_deltalake(
         commit_properties: of the commit.
         post_commithook_properties: as deltalake takes them; in a catalog the mirror's
             settings decide when checkpoints are made.
+
+    Raises:
+        TableExistsError: The table exists, and the mode is `error`.
+        SchemaMismatchError: The data doesn't match the table's schema.
+        CommitFailedError: Other commits conflict with the write even after retries.
+        UriError: The URI can't be parsed, or names no table.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=sales"
+        >>> more = pa.table({"id": [4], "city": ["Bern"], "amount": [40.0]})
+        >>> dk.write_deltalake(uri, more, mode="append")
+        >>> dk.DeltaTable(uri).count()
+        4
     """
     options: dict[str, Any] = {
         "partition_by": partition_by,
@@ -130,6 +143,19 @@ def convert_to_deltalake(
         commit_properties: of the commit.
         post_commithook_properties: as deltalake takes them; in a catalog the mirror's
             settings decide when checkpoints are made.
+
+    Raises:
+        TableExistsError: The table exists, and the mode is `error`.
+        ValueError: `partition_by` is given without a `partition_strategy`.
+
+    Examples:
+        >>> import os, pyarrow.parquet as pq
+        >>> os.mkdir("orders")
+        >>> pq.write_table(pa.table({"id": [1, 2]}), "orders/part.parquet")
+        >>> uri = "deltasql://sqlite/meta.db?table=orders&location=orders"
+        >>> dk.convert_to_deltalake(uri)
+        >>> dk.DeltaTable(uri).count()
+        2
     """
     options: dict[str, Any] = {
         "partition_strategy": partition_strategy,

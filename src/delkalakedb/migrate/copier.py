@@ -41,7 +41,24 @@ State = Literal["copied", "already there", "would copy"]
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A table that another catalog has now, and the number of rows copied to it."""
+    """A table that another catalog has now, and the number of rows copied to it.
+
+    Args:
+        table: the table's name.
+        location: where the table's files are.
+        state: `copied`, `already there`, or `would copy`.
+        version: the newest version.
+        versions: how many versions the catalog has.
+        num_files: the number of live files.
+        rows: how many rows of the catalog's SQL tables were copied.
+        seconds: how long the copy took.
+
+    Examples:
+        >>> source, target = "deltasql://sqlite/meta.db", "deltasql://sqlite/new.db"
+        >>> (copied,) = dk.copy_catalog(source, target)
+        >>> copied.table, copied.state, copied.versions
+        ('sales', 'copied', 2)
+    """
 
     table: str
     location: str
@@ -53,7 +70,17 @@ class Copied:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field.
+
+        Examples:
+            >>> source, target = "deltasql://sqlite/meta.db", "deltasql://sqlite/new.db"
+            >>> (copied,) = dk.copy_catalog(source, target, dry_run=True)
+            >>> copied.to_dict()["state"]
+            'would copy'
+        """
         return asdict(self)
 
 
@@ -80,6 +107,22 @@ def copy_catalog(
         dry_run: only report what would be copied.
         progress: called with a table's name, the number of its rows that are copied,
             and of all its rows.
+
+    Returns:
+        What was done for each table.
+
+    Raises:
+        ReadOnlyError: A table is followed, or was moved to another catalog.
+        MirrorError: The target has another table at a location, or another process
+            holds a table.
+        CatalogError: Both are one catalog, or the copied rows differ.
+
+    Examples:
+        >>> source, target = "deltasql://sqlite/meta.db", "deltasql://sqlite/new.db"
+        >>> [copied.state for copied in dk.copy_catalog(source, target)]
+        ['copied']
+        >>> dk.connect(target)["sales"].count()
+        3
     """
     with connect(source) as ours:
         names = tables or [table.name for table in ours.tables()]

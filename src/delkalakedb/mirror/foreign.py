@@ -54,7 +54,7 @@ def find_foreign(
 
     Costs one listing, and one read for each entry above that version.
     """
-    published, *_ = catalog.mirror_state(name)
+    published, *_ = catalog._mirror_state(name)
     found = _read_following(catalog, name, store, published)
     return tuple(_foreign(entry) for entry in found if not entry.ours)
 
@@ -84,6 +84,20 @@ def adopt(
 
     Returns:
         The adopted versions, or the paths of the copies.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        ProtocolError: A foreign commit needs a feature that this package doesn't know.
+        MirrorError: A foreign commit can't be adopted, or another process is
+            publishing.
+
+    Examples:
+        >>> import deltalake
+        >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+        >>> more = pa.table({"id": [4], "city": ["Bern"], "amount": [40.0]})
+        >>> deltalake.write_deltalake(table.table_uri, more, mode="append")
+        >>> dk.mirror.adopt(table.catalog_uri)
+        (2,)
     """
     with using_table(uri, table) as (catalog, name):
         store = store or open_store(catalog.table(name).location, storage_options)

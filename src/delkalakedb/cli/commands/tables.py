@@ -189,7 +189,7 @@ def drop(
     from delkalakedb.settings import redact
 
     with app.connect() as catalog:
-        published, version, location = catalog.mirror_state(table)
+        published, version, location = catalog._mirror_state(table)
         files = list_objects(catalog, table) if with_data else []
         size_bytes = sum(file.size_bytes for file in files)
         where = redact(location)

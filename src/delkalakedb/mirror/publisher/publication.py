@@ -47,9 +47,29 @@ class Published:
 def publish(
     catalog: Catalog, name: str, storage_options: Mapping[str, str] | None = None
 ) -> int:
-    """Publish the ratified versions of a table; return the newest published version.
+    """Publish the ratified versions of a table.
 
     Wait up to `mirror.wait` seconds while another process publishes the table.
+
+    Args:
+        catalog: the table's catalog.
+        name: the table.
+        storage_options: of the table's object store, as deltalake takes them.
+
+    Returns:
+        The newest published version.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        DivergedError: The log has a commit that the catalog didn't ratify.
+        StorageError: The object store can't be reached.
+
+    Examples:
+        >>> external = {"mode": "external"}
+        >>> catalog = dk.connect("deltasql://sqlite/meta.db", mirror=external)
+        >>> catalog.write("cities", pa.table({"city": ["Oslo"]}))
+        >>> dk.mirror.publish(catalog, "cities")
+        0
     """
     upto = Outbox(catalog.backend).load(name).ratified_version
     wait_s = catalog.settings.mirror.wait

@@ -20,13 +20,18 @@ class MirrorStatus:
         published_version: the newest version in the log; -1 for none.
         versions_behind: how many versions wait to be published.
         seconds_behind: how long the oldest unpublished version has been waiting.
-        state: `published`, `pending`, `failed` (to be retried), `diverged`
-            (a writer bypassed the catalog, and publishing has stopped), or `held`
-            (the table is followed here, or another catalog has it).
+        state: `published`, `pending`, `failed` (to be retried), `diverged` (a writer
+            bypassed the catalog, and publishing has stopped), or `held` (the table is
+            followed here, or another catalog has it).
         attempts: failures in a row.
         last_error: the message of the last failure.
         next_try_ms: the time of the next attempt.
         checkpoint_version: the newest version with a checkpoint; -1 for none.
+
+    Examples:
+        >>> (status,) = dk.mirror.status("deltasql://sqlite/meta.db")
+        >>> status.state, status.published_version, status.versions_behind
+        ('published', 1, 0)
     """
 
     table: str
@@ -42,12 +47,37 @@ class MirrorStatus:
     checkpoint_version: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field.
+
+        Examples:
+            >>> (status,) = dk.mirror.status("deltasql://sqlite/meta.db")
+            >>> status.to_dict()["state"]
+            'published'
+        """
         return asdict(self)
 
 
 def status(uri: CatalogOrUri, table: str | None = None) -> list[MirrorStatus]:
-    """Return the mirror of a table, or of every table of a catalog, by name."""
+    """Return the mirror of a table, or of every table of a catalog.
+
+    Args:
+        uri: the URI of a table, or a catalog.
+        table: the table's name, if the URI has none; all tables by default.
+
+    Returns:
+        The status of each mirror, sorted by the table's name.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db"
+        >>> [(status.table, status.state) for status in dk.mirror.status(uri)]
+        [('sales', 'published')]
+    """
     table = table or uri_of(uri).table
     with using_catalog(uri) as catalog:
         outbox = Outbox(catalog.backend)
