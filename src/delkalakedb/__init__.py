@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         QueryBuilder,
         Transaction,
         convert_to_deltalake,
+        create_table_with_add_actions,
         register,
         transaction,
         unregister,
@@ -53,7 +54,8 @@ else:
             "catalog.engine": "CacheInfo cache_info",
             "connection": "Catalog close connect",
             "deltalake": "DeltaTable QueryBuilder Transaction register transaction"
-            " convert_to_deltalake unregister write_deltalake",
+            " convert_to_deltalake create_table_with_add_actions unregister"
+            " write_deltalake",
             "errors": ".",
             "migrate": "Copied Detached ImportProgress Imported Synced copy_catalog"
             " cut_over detach follow import_table sync",
@@ -88,6 +90,7 @@ __all__ = [
     "connect",
     "convert_to_deltalake",
     "copy_catalog",
+    "create_table_with_add_actions",
     "cut_over",
     "detach",
     "follow",

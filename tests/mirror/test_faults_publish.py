@@ -17,6 +17,7 @@ from delkalakedb.mirror.publisher.reconciler import Reconciler
 from delkalakedb.mirror.publisher.statuses import MirrorStatus, status
 from delkalakedb.mirror.verify.verification import verify_table
 from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.times import from_ms
 from delkalakedb.storage import Store
 from delkalakedb.storage.remote import RemoteStore
 from delkalakedb.write import committer as commits
@@ -169,6 +170,7 @@ def test_commit_stands_while_the_store_is_away(
     assert (told.state, told.attempts, told.versions_behind) == ("failed", 1, 2)
     assert told.next_try_ms is not None
     assert 0 < told.next_try_ms - time.time() * 1000 < 1000
+    assert told.next_try == from_ms(told.next_try_ms)
     assert told.last_error is not None
     assert "s3://lake/away" in told.last_error
     (warning,) = [r for r in caplog.records if r.levelno >= logging.WARNING]

@@ -17,7 +17,7 @@ from delkalakedb.deltalake import check_deltalake
 from delkalakedb.deltalake.create import (
     convert_parquet,
     create_deltalake,
-    create_table_with_add_actions,
+    create_with_files,
 )
 from delkalakedb.deltalake.raw import is_ours
 from delkalakedb.deltalake.scan import Real
@@ -192,7 +192,7 @@ _ROUTES: dict[tuple[object, str], _Route] = {
     (writer, "write_deltalake_rust"): _function(_first_write, "table_uri"),
     (convert_to, "_convert_to_deltalake"): _function(convert_parquet, "uri"),
     (transaction, "_create_table_with_add_actions"): _function(
-        create_table_with_add_actions, "table_uri"
+        create_with_files, "table_uri"
     ),
     (query, "PyQueryBuilder"): _QueryBuilders,
     (_base_handler, "DeltaFileSystemHandler"): _FileSystemHandler,

@@ -6,6 +6,7 @@ nothing to its log. After the cut-over the catalog decides, as for any table of 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, using_table
@@ -15,6 +16,7 @@ from delkalakedb.errors import DeltaError, MirrorError
 from delkalakedb.migrate.importer import Imported, Tell, import_table, store_at
 from delkalakedb.mirror import adopt
 from delkalakedb.mirror.verify import verify_table
+from delkalakedb.model.times import from_ms
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import list_log
 
@@ -55,6 +57,11 @@ class Synced:
     versions_behind: int
     num_files: int
     timestamp_ms: int
+
+    @property
+    def timestamp(self) -> datetime:
+        """The time of the newest version, in UTC."""
+        return from_ms(self.timestamp_ms)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values.

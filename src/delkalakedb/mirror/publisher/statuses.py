@@ -1,10 +1,12 @@
 """How far each table's mirror is behind, for people and for monitoring."""
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, uri_of, using_catalog
 from delkalakedb.catalog.commit import Mirror, Outbox, load_reconcilers
+from delkalakedb.model.times import from_ms
 
 MirrorState = Literal["pending", "published", "failed", "diverged", "held"]
 
@@ -25,7 +27,7 @@ class MirrorStatus:
             followed here, or another catalog has it).
         attempts: failures in a row.
         last_error: the message of the last failure.
-        next_try_ms: the time of the next attempt.
+        next_try_ms: the time of the next attempt, in milliseconds since the epoch.
         checkpoint_version: the newest version with a checkpoint; -1 for none.
 
     Examples:
@@ -45,6 +47,11 @@ class MirrorStatus:
     last_error: str | None
     next_try_ms: int | None
     checkpoint_version: int
+
+    @property
+    def next_try(self) -> datetime | None:
+        """The time of the next attempt after a failure, in UTC."""
+        return None if self.next_try_ms is None else from_ms(self.next_try_ms)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values.
