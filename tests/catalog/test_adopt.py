@@ -70,7 +70,7 @@ def publish_all(catalog: Catalog, name: str = "t") -> None:
         waiting = range(lease.mirror.published_version + 1, latest + 1)
         if waiting:
             hashes = dict.fromkeys(waiting, SHA)
-            outbox = Outbox(catalog.backend)
+            outbox = Outbox(catalog._backend)
             assert outbox.mark_published(lease, hashes, release=False)
 
 

@@ -43,7 +43,7 @@ def uses(catalog: dk.Catalog, folder: Path) -> dict[str, Callable[[], object]]:
         "sql": lambda: catalog.sql("SELECT * FROM t").fetchall(),
         "rename_table": lambda: catalog.rename_table("t", "u"),
         "drop_table": lambda: catalog.drop_table("t"),
-        "backend": lambda: catalog.backend,
+        "backend": lambda: catalog._backend,
         "with": catalog.__enter__,
         "transaction": dk.transaction(catalog).__enter__,
         "files": snapshot.files,

@@ -89,7 +89,7 @@ def expiries(
         mirrored(catalog, newest, data.draw(st.integers(-1, newest)))
         before = data.draw(st.integers(0, newest))
         options = {"before_version": before, "now_ms": LATER_MS}
-        yield name, expire_versions(catalog.backend, name, **options).floor
+        yield name, expire_versions(catalog._backend, name, **options).floor
 
 
 @settings(max_examples=examples(4), suppress_health_check=checks)

@@ -30,7 +30,7 @@ def uri(catalog_uri: str) -> str:
 
 def count(catalog: dk.Catalog) -> dict[str, int]:
     stats = ("dl_number_stats", "dl_text_stats")
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         return {
             name: session.query_sql(f"SELECT count(*) FROM {name}", {})[0][0]
             for name in (*TABLES, *stats)

@@ -440,7 +440,7 @@ def test_interval_is_the_tables_else_the_setting(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     catalog.commit(Staged("t", (protocol(), metadata()), location=str(tmp_path)))
-    mirror = Outbox(catalog.backend).load("t")
+    mirror = Outbox(catalog._backend).load("t")
     with connect(catalog.uri, mirror={"checkpoint_interval": 7}) as seven:
         assert due_checkpoint(seven, mirror, 20) == 20
         own = metadata(configuration={"delta.checkpointInterval": "3"})

@@ -122,12 +122,12 @@ def made_by_hand(catalog: Catalog, *actions: Action, **options: Any) -> Store:
 
 
 def state(catalog: Catalog) -> tuple[str, str | None]:
-    mirror = Outbox(catalog.backend).load("t")
+    mirror = Outbox(catalog._backend).load("t")
     return mirror.state, mirror.last_error
 
 
 def set_diverged(catalog: Catalog) -> None:
-    outbox = Outbox(catalog.backend)
+    outbox = Outbox(catalog._backend)
     outbox.mark_diverged(outbox.load("t"), "a foreign commit")
 
 
@@ -286,7 +286,7 @@ def test_hash_of_the_file_is_kept(catalog: Catalog) -> None:
 
     adopt(catalog, table="t", store=store)
 
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         sql = "SELECT published_sha256 FROM dl_table_versions WHERE version = 1"
         assert session.query_sql(sql, {}) == [(hashlib.sha256(data).hexdigest(),)]
 

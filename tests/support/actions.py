@@ -192,7 +192,7 @@ def check_totals(
 
 def mirrored(catalog: Catalog, published: int, checkpoint: int) -> None:
     """Say how far the mirrors have come."""
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.script(
             [
                 f"UPDATE dl_mirrors SET published_version = {published}, "

@@ -102,7 +102,7 @@ def reconciler_of(
 
 def outlive(catalog: Catalog, name: str = "t") -> None:
     """Wait until a table's lease and the claim on its checkpoint have expired."""
-    mirror = Outbox(catalog.backend).load(name)
+    mirror = Outbox(catalog._backend).load(name)
     until_ms = max(mirror.lease_until_ms or 0, mirror.checkpoint_until_ms or 0)
     time.sleep(max(0, until_ms / 1000 - time.time()) + 0.002)
 
@@ -160,7 +160,7 @@ def check_log(
     assert report.ok, str(report)
     assert report.versions_checked == ratified + 1
     if checkpoint is not None:
-        assert Outbox(catalog.backend).load(name).checkpoint_version == checkpoint
+        assert Outbox(catalog._backend).load(name).checkpoint_version == checkpoint
         assert read_last_checkpoint(store) == (checkpoint if checkpoint > 0 else None)
 
 

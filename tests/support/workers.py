@@ -132,7 +132,7 @@ def expire_and_die(uri: str, moment: str) -> None:
 
 def doom(catalog: Catalog, moment: str) -> None:
     """Have the next transaction die by SIGKILL at a moment of it."""
-    writing = catalog.backend.writing
+    writing = catalog._backend.writing
 
     @contextmanager
     def doomed() -> Iterator[Session]:
@@ -141,7 +141,7 @@ def doom(catalog: Catalog, moment: str) -> None:
             _die_if(moment == "all written")
         _die_if(moment == "committed")
 
-    catalog.backend.writing = doomed  # type: ignore[method-assign]
+    catalog._backend.writing = doomed  # type: ignore[method-assign]
 
 
 class _DoomedSession(Session):

@@ -74,17 +74,17 @@ class Catalog:
     def _find(self) -> None:
         """Look for the catalog in its database, and upgrade an outdated catalog."""
         creates = self._settings.sql.schema_policy == "create_if_missing"
-        if version := find_schema_version(self.backend):
+        if version := find_schema_version(self._backend):
             self._ensure(version, create=creates)
             return
         # It may have been there before.
-        self.backend.has_catalog = False
+        self._backend.has_catalog = False
         if not creates:
-            raise no_catalog(self.backend, str(self.uri), writes_create=False)
+            raise no_catalog(self._backend, str(self.uri), writes_create=False)
 
     def _ensure(self, version: int, *, create: bool) -> None:
-        ensure_schema(self.backend, str(self.uri), version, create=create)
-        self.backend.has_catalog = True
+        ensure_schema(self._backend, str(self.uri), version, create=create)
+        self._backend.has_catalog = True
 
     @cached_property
     def settings(self) -> Settings:
@@ -96,10 +96,10 @@ class Catalog:
     def _writer(self) -> SqlTxnLogWriter:
         from delkalakedb.catalog.commit import SqlTxnLogWriter
 
-        return SqlTxnLogWriter(self.backend, self.settings)
+        return SqlTxnLogWriter(self._backend, self.settings)
 
     @property
-    def backend(self) -> Backend:
+    def _backend(self) -> Backend:
         """The process's backend for the database, while the catalog is open."""
         self._share.check_open()
         return self._share.shared
@@ -126,9 +126,9 @@ class Catalog:
             >>> catalog.init(), catalog.init()
             (True, False)
         """
-        if not self.backend.has_catalog:
+        if not self._backend.has_catalog:
             self._find()
-        if self.backend.has_catalog:
+        if self._backend.has_catalog:
             return False
         self._ensure(0, create=True)
         return True
@@ -148,13 +148,13 @@ class Catalog:
             >>> [(table.name, table.version) for table in catalog.tables()]
             [('sales', 1)]
         """
-        with self.backend.reading() as session:
+        with self._backend.reading() as session:
             rows = session.rows(HeadRow, "load_heads", {})
             return [parse_head(session, row).table() for row in rows]
 
     def _versions(self) -> dict[str, tuple[int, Identity]]:
         """Return the latest version and the identity of every table, by name."""
-        with self.backend.reading() as session:
+        with self._backend.reading() as session:
             rows = session.rows(TableRow, "load_table_versions", {})
         return {
             r.name: (r.current_version, (r.table_id, r.created_at_ms)) for r in rows
@@ -329,7 +329,7 @@ class Catalog:
         from delkalakedb.model.times import duration_ms
 
         return expire_versions(
-            self.backend,
+            self._backend,
             name,
             before_version=before_version,
             older_than_ms=None if retention is None else duration_ms(retention),
@@ -341,12 +341,12 @@ class Catalog:
         """Return the newest published version, the newest version and the location."""
         from delkalakedb.catalog.commit import Outbox
 
-        mirror = Outbox(self.backend).load(name)
+        mirror = Outbox(self._backend).load(name)
         return mirror.published_version, mirror.ratified_version, mirror.location
 
     def _default_location(self, name: str) -> str:
         """Return the location of a new table for which the caller gave none."""
-        folder = self.backend.default_data_path
+        folder = self._backend.default_data_path
         folder = self.settings.data_path or folder
         if folder is None:
             raise DeltaError(
@@ -474,7 +474,7 @@ def open_catalog(uri: Uri) -> Catalog:
     # A relative path names another database in another working directory.
     key = uri.catalog, load_backend(uri.engine).identity(uri.catalog)
     catalog = _opened.get(key)
-    if catalog is not None and (catalog.closed or catalog.backend.is_gone()):
+    if catalog is not None and (catalog.closed or catalog._backend.is_gone()):
         _opened.pop(key, None)
         catalog.close()
         catalog = None
@@ -505,7 +505,7 @@ def _is_of(catalog: Catalog, uri: Uri) -> bool:
     if uri.host is None:
         # the path as it was opened, because the working directory may have changed
         (path,) = load_backend(uri.engine).identity(uri)
-        return path in catalog.backend.key
+        return path in catalog._backend.key
     return _place(uri) == _place(catalog.uri)
 
 

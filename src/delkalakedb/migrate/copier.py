@@ -136,14 +136,14 @@ def copy_catalog(
 
 def _preview(source: Catalog, name: str) -> Copied:
     head = source.log(name).head()
-    rows = sum(count_rows(source.backend, part, head.table_id) for part in PARTS)
+    rows = sum(count_rows(source._backend, part, head.table_id) for part in PARTS)
     return _copied(head, "would copy", rows, time.monotonic())
 
 
 def _copy(
     source: Catalog, target: Catalog, name: str, *, move: bool, tell: _Tell | None
 ) -> Copied:
-    if source.backend is target.backend:
+    if source._backend is target._backend:
         raise CatalogError(f"{source.uri}: a catalog can't be copied to itself")
     started = time.monotonic()
     head = source.log(name).head()
@@ -170,11 +170,11 @@ def _hand_over(
     source: Catalog, target: Catalog, head: Head, moving: str, tell: _Tell | None
 ) -> int:
     with _held(source, target, head, moving) as head:
-        mirror = Outbox(source.backend).load(head.name)
+        mirror = Outbox(source._backend).load(head.name)
         staged = StagedTable(target, head.name, head.location, _key(source, head))
         rows = _stage(source, target, head, staged, tell)
-        ours = (source.backend, head.table_id)
-        if differs := find_difference(ours, (target.backend, staged.table_id)):
+        ours = (source._backend, head.table_id)
+        if differs := find_difference(ours, (target._backend, staged.table_id)):
             staged.drop()
             raise CatalogError(
                 f"{head.name} isn't copied: {differs} differs in {target.uri}"
@@ -208,12 +208,12 @@ def _stage(
     tell: _Tell | None,
 ) -> int:
     numbered = renumbered(head, staged.table_id)
-    counts = [count_rows(source.backend, part, head.table_id) for part in PARTS]
+    counts = [count_rows(source._backend, part, head.table_id) for part in PARTS]
     total, done = sum(counts), 0
     for part in PARTS:
-        before = count_rows(target.backend, part, staged.table_id)
+        before = count_rows(target._backend, part, staged.table_id)
         done += before
-        ours = (source.backend, part, head.table_id)
+        ours = (source._backend, part, head.table_id)
         for rows in read_rows(*ours, before, staged.table_id):
             with staged.writing() as session:
                 staged.write(session, numbered, inserts(part, rows))

@@ -159,11 +159,11 @@ def _verified(catalog: Catalog, name: str, store: Store, deep: bool) -> Report:
 
 
 def _complete_log(catalog: Catalog, name: str, store: Store, version: int) -> None:
-    mirror = Outbox(catalog.backend).load(name)
+    mirror = Outbox(catalog._backend).load(name)
     if mirror.checkpoint_version < version:
         checkpoint = write_checkpoint(catalog, name, version, store, now_ms())
         write_last_checkpoint(store, checkpoint)
-        Outbox(catalog.backend).mark_checkpoint(mirror, version)
+        Outbox(catalog._backend).mark_checkpoint(mirror, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,9 @@ def _forget(
         # The log of a held table belongs to other writers.
         if complete and published < ratified and mirror.hold is None:
             with _complaining(name, force):
-                rest = load_commits(catalog.backend, name, published, ratified, session)
+                rest = load_commits(
+                    catalog._backend, name, published, ratified, session
+                )
                 for commit in rest:
                     put_commit(stores(mirror), name, commit)
                     published = commit.head.version
@@ -316,7 +318,7 @@ def _forget(
 
 def _publish(catalog: Catalog, name: str, stores: Stores) -> None:
     wait_s = catalog.settings.mirror.wait
-    upto = Outbox(catalog.backend).load(name).ratified_version
+    upto = Outbox(catalog._backend).load(name).ratified_version
     done = publish_table(catalog, name, stores, upto, wait_s=wait_s, early=True)
     if done.version < upto and done.mirror.hold is None:
         owner = done.mirror.lease_owner or "another process"

@@ -195,7 +195,7 @@ def _read(
     ids: dict[int, str] = {}
     if commits:
         params = {"name": name, "after": published}
-        with catalog.backend.reading() as session:
+        with catalog._backend.reading() as session:
             ids = dict(session.rows(_CommitId, "load_transaction_ids", params))
     for version, meta in commits:
         data = store.get(meta.path)
@@ -281,7 +281,7 @@ def _delete(store: Store, path: str, copy: str) -> None:
 
 def _mark_ours(catalog: Catalog, lease: Lease, entry: _Found) -> None:
     hashes = {entry.version: sha256_of(entry.data)}
-    if not Outbox(catalog.backend).mark_published(lease, hashes, release=False):
+    if not Outbox(catalog._backend).mark_published(lease, hashes, release=False):
         raise MirrorError(f"{lease.mirror.name}: the lease was lost; try again")
 
 
@@ -289,13 +289,13 @@ def _renewed(catalog: Catalog, lease: Lease) -> Lease:
     """Return the lease, renewed unless it is fresh."""
     if lease.fresh:
         return lease
-    if (renewed := Outbox(catalog.backend).renew(lease)) is None:
+    if (renewed := Outbox(catalog._backend).renew(lease)) is None:
         raise MirrorError(f"{lease.mirror.name}: the lease was lost; try again")
     return renewed
 
 
 def _settle(catalog: Catalog, name: str) -> None:
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.apply([Run("settle_mirror", {"name": name})])
 
 

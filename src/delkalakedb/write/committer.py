@@ -308,7 +308,7 @@ class Together:
         self._stagings.append(staging)
         (staged,) = staging.staged()
         self._staged.append(staged)
-        self._pending[name] = new_table(self.catalog.backend, staged, now_ms())
+        self._pending[name] = new_table(self.catalog._backend, staged, now_ms())
 
     def commit(self) -> tuple[Committed, ...]:
         """Commit what was staged, and publish it."""
@@ -372,7 +372,7 @@ def make_table(
     returns whether it used the staging.
     """
     # Before files are written for the table.
-    catalog.backend.check_open()
+    catalog._backend.check_open()
     made = _stage_new(catalog, name, location, operation, storage_options)
     try:
         done = commit(catalog, *made.staged(), storage_options=storage_options)

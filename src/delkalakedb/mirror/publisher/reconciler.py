@@ -109,7 +109,7 @@ class Reconciler:
         on_lag: Callable[[LagAlert], None] | None = None,
     ) -> None:
         self._catalog = catalog
-        self._outbox = Outbox(catalog.backend)
+        self._outbox = Outbox(catalog._backend)
         self._table = table
         self._stores = stores_with(storage_options)
         self._on_lag = on_lag
@@ -118,7 +118,7 @@ class Reconciler:
         self._levels: dict[str, LagLevel] = {}
         self._checked: dict[str, float] = {}
         self._look_at_all = 0.0
-        self._presence = Presence(catalog.backend, table)
+        self._presence = Presence(catalog._backend, table)
         self._passed: float | None = None
         self._failure: str | None = None
 
@@ -192,7 +192,7 @@ class Reconciler:
             >>> thread.join()
         """
         mirror = self._catalog.settings.mirror
-        self._catalog.backend.warm_up()
+        self._catalog._backend.warm_up()
         # Apart, so that a large checkpoint doesn't delay publishing.
         with self._workers() as workers, ThreadPoolExecutor(1, "checkpoint") as maker:
             wait_s, failures = mirror.poll, 0

@@ -233,7 +233,7 @@ class _Republication:
                 some = versions[start : start + _TOGETHER]
                 bounds = (some[0] - 1, some[-1])
                 name = self._mirror.name
-                yield from load_commits(self._catalog.backend, name, *bounds)
+                yield from load_commits(self._catalog._backend, name, *bounds)
 
     def _put(self, commit: LoggedCommit, hashes: _Hashes) -> None:
         version, name = commit.head.version, self._mirror.name
@@ -261,7 +261,7 @@ class _Republication:
                 f"(deltasql mirror republish {name} --rewrite)"
             )
         # First: killed before the entry is there, this is done again.
-        Outbox(self._catalog.backend).mark_hash(self._lease, version, sha256_of(data))
+        Outbox(self._catalog._backend).mark_hash(self._lease, version, sha256_of(data))
         self._rewritten.append(version)
 
     def _make_checkpoints(self, first: int) -> dict[int, Checkpoint]:
@@ -323,7 +323,7 @@ class _Republication:
 
 def _load_hashes(catalog: Catalog, mirror: Mirror, first: int) -> dict[int, str | None]:
     key = {"table_id": mirror.table_id, "first": first}
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         rows = session.rows(PublishedRow, "load_published", key)
     return {row.version: row.sha256 for row in rows}
 

@@ -87,7 +87,7 @@ def status(uri: CatalogOrUri, table: str | None = None) -> list[MirrorStatus]:
     """
     table = table or uri_of(uri).table
     with using_catalog(uri) as catalog:
-        outbox = Outbox(catalog.backend)
+        outbox = Outbox(catalog._backend)
         mirrors = outbox.load_all() if table is None else [outbox.load(table)]
         return [*map(status_of, mirrors)]
 
@@ -96,7 +96,7 @@ def absence(catalog: Catalog) -> str | None:
     """Return that no reconciler runs, if only a reconciler would publish."""
     if catalog.settings.mirror.mode != "external":
         return None
-    seen = load_reconcilers(catalog.backend)
+    seen = load_reconcilers(catalog._backend)
     if any(one.runs for one in seen):
         return None
     last = "none was seen in the last day"

@@ -154,7 +154,7 @@ class _Verification:
         # The replay of the published version, as soon as the log was read.
         self._replay = replay if replay and replay.version == published else None
         self._reading = reading
-        self._backend = catalog.backend
+        self._backend = catalog._backend
         self._name = name
         self._window: dict[int, LoggedCommit] = {}
         self._store = store
