@@ -78,7 +78,7 @@ def import_log(location: str, uri: str, warm: str) -> dict[str, Any]:
 
     dk.import_table(warm, "deltasql://duckdb/:memory:?table=warm", history=False)
     with dk.connect(uri.partition("?")[0]) as catalog:
-        catalog.backend.warm_up()
+        catalog._backend.warm_up()
     started = time.perf_counter()
     done = dk.import_table(location, uri)
     seconds = time.perf_counter() - started

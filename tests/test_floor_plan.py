@@ -452,7 +452,7 @@ def test_ratify_is_a_word_of_the_catalogs_commits() -> None:
 # What commits besides the write path itself. This list may only shrink.
 COMMITTERS = {
     # Its own wrapper.
-    "catalog/catalog.py: self.try_commit",
+    "catalog/catalog.py: self._try_commit",
     # A layer below the write path.
     "mirror/fences.py: catalog.commit",
 }
@@ -466,7 +466,7 @@ def test_commits_go_through_the_write_path() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
         and re.fullmatch(
-            r"commit|(\w+\.)*(try_commit|catalog\.commit)", ast.unparse(node.func)
+            r"commit|(\w+\.)*(_try_commit|catalog\.commit)", ast.unparse(node.func)
         )
     }
 
@@ -516,13 +516,13 @@ def _ends(node: ast.AST, *names: str) -> bool:
     "code",
     [
         "isinstance(session, DuckDBSession)",
-        "isinstance(catalog.backend, SqliteBackend)",
+        "isinstance(catalog._backend, SqliteBackend)",
         "hasattr(self._backend, 'heads')",
         "getattr(session, 'made', None)",
         "'lock_table' in backend.statements",
         "'lock_table' not in self._session.statements",
         "backend.statements.get('lock_table')",
-        "catalog.backend.engine == 'duckdb'",
+        "catalog._backend.engine == 'duckdb'",
         "self._backend.engine in ('duckdb', 'sqlite')",
         "raise NotImplementedError('no such engine')",
     ],
@@ -600,7 +600,7 @@ def test_an_operation_becomes_the_value_that_the_next_step_takes() -> None:
     for step, made in (
         (Engine.stage, "Staging[_T]"),
         (Operation.stage, "Staging[_T]"),
-        (Catalog.try_commit, "tuple[Committed | Skipped, ...] | Conflicted"),
+        (Catalog._try_commit, "tuple[Committed | Skipped, ...] | Conflicted"),
         (commit, "tuple[Committed, ...] | Conflicted"),
         (publish_table, "Published"),
     ):

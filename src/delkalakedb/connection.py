@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 
 
 class Catalog(catalog.Catalog):
-    """The tables of one SQL database; a context manager that closes its pool."""
+    """The tables of one SQL database; a context manager that closes its connections.
+
+    `connect` opens a catalog. Its tables are found by name, as in a dictionary.
+
+    Examples:
+        >>> with dk.connect("deltasql://sqlite/meta.db") as catalog:
+        ...     "sales" in catalog, len(catalog), list(catalog)
+        (True, 1, ['sales'])
+        >>> dk.connect("deltasql://sqlite/meta.db")["sales"].version()
+        1
+    """
 
     def open(
         self,
@@ -31,16 +41,24 @@ class Catalog(catalog.Catalog):
         *,
         storage_options: dict[str, str] | None = None,
     ) -> "DeltaTable":
-        """Return a table as a `DeltaTable`.
+        """Open a table as a `DeltaTable`.
 
         Args:
             name: the table.
             version: a number or a time; the latest version by default.
             storage_options: options of the table's object store.
 
+        Returns:
+            The table, on which all methods of deltalake's class work.
+
         Raises:
             TableNotFoundError: The catalog has no such table.
             VersionNotFoundError: The table has no such version.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> catalog.open("sales").count(), catalog.open("sales", version=0).count()
+            (3, 2)
         """
         # Here, because only this imports deltalake, which is slow.
         from delkalakedb.deltalake import DeltaTable
@@ -69,7 +87,7 @@ class Catalog(catalog.Catalog):
 
     def _names(self) -> Collection[str]:
         try:
-            return self.versions().keys()
+            return self._versions().keys()
         except CatalogNotFoundError:
             # The first write creates the catalog.
             return ()
@@ -89,6 +107,18 @@ class Catalog(catalog.Catalog):
             mode: what to do where the table exists: fail, append, replace its rows, or
                 nothing.
             options: the other options of `write_deltalake`.
+
+        Raises:
+            TableExistsError: The table exists, and the mode is `error`.
+            SchemaMismatchError: The data doesn't match the table's schema.
+            CommitFailedError: Other commits conflict with the write even after retries.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> more = pa.table({"id": [4], "city": ["Bern"], "amount": [40.0]})
+            >>> catalog.write("sales", more, mode="append")
+            >>> catalog["sales"].version()
+            2
         """
         from delkalakedb.deltalake import write_deltalake
 
@@ -107,6 +137,15 @@ class Catalog(catalog.Catalog):
             text: the query, in DuckDB's SQL.
             params: values for the placeholders, in their order or by name.
             storage_options: of the tables' object stores.
+
+        Returns:
+            The query, which runs when its rows are read.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> query = "SELECT city FROM sales WHERE id > ?"
+            >>> catalog.sql(query, params=[2]).fetchall()
+            [('Kyiv',)]
         """
         from delkalakedb.query import Relation
 
@@ -134,6 +173,19 @@ class Catalog(catalog.Catalog):
             configuration: the table properties.
             description: the table's description.
             storage_options: options of the table's object store.
+
+        Returns:
+            The new table.
+
+        Raises:
+            TableExistsError: Another table has the name or the location.
+            DeltaError: The schema isn't valid, or there is no location for the table.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> schema = pa.schema([("day", pa.date32()), ("visits", pa.int64())])
+            >>> catalog.create_table("visits", schema, partition_by="day").version
+            0
         """
         # Here, because only creating a table imports deltalake, which is slow.
         from delkalakedb.write import create_table
@@ -153,6 +205,20 @@ class Catalog(catalog.Catalog):
         """Rename a table; its location and its history stay as they are.
 
         A later commit under the old name fails with `TableNotFoundError`.
+
+        Args:
+            old: the table's name.
+            new: the name that the table gets.
+
+        Raises:
+            TableNotFoundError: The catalog has no table `old`.
+            TableExistsError: Another table has the name `new`.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> catalog.rename_table("sales", "orders")
+            >>> list(catalog)
+            ['orders']
         """
         from delkalakedb.catalog.admin import rename_table
 
@@ -176,6 +242,19 @@ class Catalog(catalog.Catalog):
                 these versions are lost.
             storage_options: options of the table's object store.
             progress: called with the number of files deleted so far, and of all files.
+
+        Returns:
+            The version that the table had, and the number and size of deleted files.
+
+        Raises:
+            TableNotFoundError: The catalog has no such table.
+            MirrorError: Some versions can't be published, and `force` isn't set.
+            DeltaError: With `with_data`, another table lies below the table's location.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> catalog.drop_table("sales").version, len(catalog)
+            (1, 0)
         """
         from delkalakedb.migrate import drop_table
 
@@ -203,8 +282,22 @@ def connect(
         settings: the settings; only the keys that were set in a `Settings` count.
         sections: sections of the settings, such as `pool={"size": 10}` or
             `pool=PoolSettings(size=10)`; they override `settings`.
+
+    Returns:
+        The catalog; a `with` statement closes it.
+
+    Raises:
+        UriError: The URI can't be parsed.
+        ConfigError: A setting is unknown or has a value that isn't allowed.
+        CatalogUnavailableError: The database can't be reached.
+        CatalogSchemaError: The catalog is of a newer version of this package.
+
+    Examples:
+        >>> with dk.connect("deltasql://sqlite/meta.db", pool={"size": 2}) as catalog:
+        ...     catalog.settings.pool.size
+        2
     """
-    return Catalog.of(uri, settings, **sections)
+    return Catalog._of(uri, settings, **sections)
 
 
 def close() -> None:
@@ -214,6 +307,12 @@ def close() -> None:
     bounded time. A connection that another thread is using closes when the thread has
     finished. A database in memory is kept. A later `connect`, or a table opened by its
     URI, opens new connections.
+
+    Examples:
+        >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+        >>> dk.close()
+        >>> catalog.closed
+        True
     """
     drain_loaded()
     close_all()

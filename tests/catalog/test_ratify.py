@@ -230,7 +230,7 @@ def test_own_commits_of_a_transaction_are_never_the_winner(catalog: Catalog) -> 
     commit(catalog, remove(A))
     reads = Reads(version=0)
 
-    conflict = catalog.try_commit(
+    conflict = catalog._try_commit(
         Staged("t", [B], reads), Staged("t", [add("a")], reads)
     )
 

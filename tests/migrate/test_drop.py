@@ -208,7 +208,7 @@ def test_number_that_an_older_client_took_is_passed_over(
     uri: str, catalog: dk.Catalog
 ) -> None:
     dk.write_deltalake(uri, rows(0))
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         # Before schema version 3 it was the greatest, and one more.
         session.script(["UPDATE dl_table_ids SET last_table_id = 0"])
 

@@ -381,7 +381,7 @@ def test_table_of_another_catalog_that_is_behind_is_refused(
 
 def _assert_empty(catalog: dk.Catalog) -> None:
     tables = ("dl_tables", "dl_table_versions", "dl_files", "dl_metadata", "dl_txns")
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         for table in tables:
             assert session.query_sql(f"SELECT * FROM {table}", {}) == []
 

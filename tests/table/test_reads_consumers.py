@@ -10,6 +10,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
+from deltalake import transaction
 
 import delkalakedb as dk
 from delkalakedb import Catalog
@@ -163,5 +164,20 @@ def test_members_and_signatures_are_deltalakes(ours: type, theirs: type) -> None
             assert parameters(mine) == parameters(other), name
 
 
-def test_write_deltalake_has_deltalakes_signature() -> None:
-    assert parameters(dk.write_deltalake) == parameters(deltalake.write_deltalake)
+def test_functions_that_take_a_uri_are_deltalakes() -> None:
+    theirs = {
+        name: call
+        for module in (deltalake, transaction)
+        for name, call in inspect.getmembers(module, inspect.isfunction)
+        if any("uri" in given[0] for given in parameters(call)[:1])
+    }
+
+    assert set(theirs) == {
+        "convert_to_deltalake",
+        "create_table_with_add_actions",
+        "write_deltalake",
+    }
+    for name, call in theirs.items():
+        # deltalake deprecates options by position.
+        kept = [given for given in parameters(call) if given[0] != "args"]
+        assert parameters(getattr(dk, name)) == kept, name

@@ -122,7 +122,7 @@ def create_deltalake(
     _make(table_uri, create, mode, ours, storage_options)
 
 
-def create_table_with_add_actions(
+def create_with_files(
     *,
     table_uri: str,
     mode: Any,

@@ -15,7 +15,16 @@ from delkalakedb.errors import DeltaError
 
 
 class Optimizer(TableOptimizer):
-    """The operations that rewrite files and change no row."""
+    """The operations that rewrite files and change no row.
+
+    `DeltaTable.optimize` returns one. deltalake documents `compact` and `z_order`.
+
+    Examples:
+        >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+        >>> metrics = table.optimize.compact()
+        >>> metrics["numFilesRemoved"], metrics["numFilesAdded"]
+        (2, 1)
+    """
 
     def purge(
         self,
@@ -37,8 +46,17 @@ class Optimizer(TableOptimizer):
             commit_properties: more of the commit.
 
         Returns:
-            The metrics of `compact`, and how many deletion vectors and deleted rows
-            are gone.
+            The metrics of `compact`, and how many deletion vectors and deleted rows are
+            gone.
+
+        Raises:
+            DeltaError: The table isn't a table of a catalog.
+            CommitFailedError: Other commits conflict with the purge even after retries.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> table.optimize.purge()["numFilesRemoved"]
+            0
         """
         raw: Any = self.table._table
         if not is_ours(raw):

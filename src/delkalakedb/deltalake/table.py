@@ -63,7 +63,17 @@ _to_pyarrow_table = deltalake.DeltaTable.to_pyarrow_table
 
 
 class DeltaTable(deltalake.DeltaTable):
-    """A deltalake `DeltaTable` whose metadata comes from the catalog."""
+    """A deltalake `DeltaTable` whose metadata comes from the catalog.
+
+    It has all methods of deltalake's class, which deltalake documents.
+
+    Examples:
+        >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+        >>> table.version(), table.count()
+        (1, 3)
+        >>> table.delete("id = 1")["num_deleted_rows"]
+        1
+    """
 
     _catalog_uri: Uri | None = None
 
@@ -82,12 +92,17 @@ class DeltaTable(deltalake.DeltaTable):
             table_uri: a `deltasql://` URI of a table, a pair of a catalog and a name,
                 or anything that deltalake takes. For a catalog alone, the second
                 argument is the name.
-            version: a number; for a table of a catalog also a time, in UTC if it has
-                no zone.
+            version: a number; for a table of a catalog also a time, in UTC if it has no
+                zone.
             storage_options: of the table's object store.
             without_files: deprecated by deltalake, and ignored.
             log_buffer_size: deprecated by deltalake, and ignored.
             skip_stats: deprecated by deltalake, and ignored.
+
+        Raises:
+            TableNotFoundError: The catalog has no such table.
+            VersionNotFoundError: The table has no such version.
+            UriError: The URI can't be parsed, or names no table.
         """
         if isinstance(table_uri, Catalog) and isinstance(version, str):
             table_uri, version = (table_uri, version), None
@@ -148,7 +163,37 @@ class DeltaTable(deltalake.DeltaTable):
         post_commithook_properties: PostCommitHookProperties | None = None,
         raise_if_key_not_exists: bool = cast(bool, _DEFAULT_TRUE),
     ) -> Self:
-        """Create a table without rows; deltalake documents the arguments."""
+        """Create a table without rows.
+
+        Args:
+            table_uri: the `deltasql://` URI of the table, or what deltalake takes.
+            schema: the columns.
+            mode: what to do where the table exists: fail (`error`, `append`), replace
+                its schema and rows, or nothing.
+            partition_by: the partition columns.
+            name: the name in the table's metadata.
+            description: the description of the table.
+            configuration: the table properties.
+            storage_options: options of the table's object store.
+            args: the other options by position, which deltalake deprecates.
+            commit_properties: of the commit.
+            post_commithook_properties: as deltalake takes them; in a catalog the
+                mirror's settings decide when checkpoints are made.
+            raise_if_key_not_exists: whether an unknown table property is an error.
+
+        Returns:
+            The table.
+
+        Raises:
+            DeltaError: The table exists and the mode is `error` or `append`, a property
+                is unknown, or there is no location for the table.
+
+        Examples:
+            >>> schema = pa.schema([("day", pa.date32()), ("visits", pa.int64())])
+            >>> uri = "deltasql://sqlite/meta.db?table=visits"
+            >>> dk.DeltaTable.create(uri, schema, partition_by="day").version()
+            0
+        """
         options: dict[str, Any] = {
             "commit_properties": commit_properties,
             "post_commithook_properties": post_commithook_properties,
@@ -184,7 +229,22 @@ class DeltaTable(deltalake.DeltaTable):
         table_uri: str | Path | os.PathLike[str],
         storage_options: dict[str, str] | None = None,
     ) -> bool:
-        """Return whether the table exists."""
+        """Return whether a table exists.
+
+        Args:
+            table_uri: the `deltasql://` URI of the table, or what deltalake takes.
+            storage_options: options of the table's object store.
+
+        Returns:
+            Whether the table exists.
+
+        Raises:
+            CatalogUnavailableError: The database can't be reached.
+
+        Examples:
+            >>> dk.DeltaTable.is_deltatable("deltasql://sqlite/meta.db?table=sales")
+            True
+        """
         if not is_deltasql(table_uri):
             return deltalake.DeltaTable.is_deltatable(table_uri, storage_options)
         uri = parse_uri(str(table_uri))
@@ -195,7 +255,15 @@ class DeltaTable(deltalake.DeltaTable):
         return False
 
     def count(self) -> int:
-        """Return the number of rows, by the statistics of the files."""
+        """Count the rows by the statistics of the files.
+
+        Returns:
+            The number of rows.
+
+        Examples:
+            >>> dk.DeltaTable("deltasql://sqlite/meta.db?table=sales").count()
+            3
+        """
         raw: Any = self._table
         return raw.count() if is_ours(raw) else super().count()
 
@@ -215,7 +283,25 @@ class DeltaTable(deltalake.DeltaTable):
         as_large_types: bool = False,
         file_pruning_predicate: FilePruningPredicateType | None = None,
     ) -> ds.Dataset:
-        """Return a `pyarrow.dataset.Dataset`; deltalake documents the arguments."""
+        """Return the table as a `pyarrow.dataset.Dataset`.
+
+        Args:
+            partitions: deltalake's older name of `file_pruning_predicate`.
+            filesystem: the filesystem that reads the files.
+            parquet_read_options: of pyarrow's Parquet reader.
+            schema: the schema of the dataset; by default that of the table.
+            as_large_types: whether texts and lists have Arrow's large types.
+            file_pruning_predicate: only files that match, as tuples such as `("id",
+                ">", 2)`.
+
+        Returns:
+            The dataset, whose files the catalog planned.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> table.to_pyarrow_dataset().count_rows()
+            3
+        """
         raw: Any = self._table
         if not is_ours(raw):
             return super().to_pyarrow_dataset(
@@ -253,7 +339,23 @@ class DeltaTable(deltalake.DeltaTable):
         filesystem: str | pa_fs.FileSystem | None = None,
         filters: FilterType | ds.Expression | None = None,
     ) -> pa.Table:
-        """Return the rows; deltalake documents the arguments."""
+        """Return the rows.
+
+        Args:
+            partitions: only these partitions, as tuples such as `("day", "=", "mon")`.
+            columns: the columns to read; all by default.
+            filesystem: the filesystem that reads the files.
+            filters: only rows that match, as tuples or as an expression of pyarrow.
+
+        Returns:
+            The rows as an Arrow table.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> rows = table.to_pyarrow_table(filters=[("amount", ">", 10)])
+            >>> sorted(rows["id"].to_pylist())
+            [2, 3]
+        """
         raw: Any = self._table
         if partitions or filesystem or not (is_ours(raw) and raw.needs_delta_rs()):
             return _to_pyarrow_table(self, partitions, columns, filesystem, filters)

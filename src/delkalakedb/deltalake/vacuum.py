@@ -100,7 +100,7 @@ class Vacuum:
             floor = log.version_at(cutoff_ms)
         except VersionNotFoundError:
             floor = head.first_version - 1
-        return Upkeep(self.catalog.backend, head, floor, cutoff_ms)
+        return Upkeep(self.catalog._backend, head, floor, cutoff_ms)
 
     def _expired(self, upkeep: Upkeep) -> dict[str, int]:
         """Return the sizes of files whose tombstones have expired, by path."""

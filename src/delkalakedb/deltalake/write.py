@@ -9,9 +9,13 @@ import deltalake
 from arro3.core import RecordBatchReader
 from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
 from deltalake import CommitProperties, PostCommitHookProperties, WriterProperties
+from deltalake.transaction import (
+    AddAction,
+    create_table_with_add_actions as create_at_path,
+)
 
 from delkalakedb.catalog import Catalog, NamedTable, find_table
-from delkalakedb.deltalake.create import convert_parquet
+from delkalakedb.deltalake.create import convert_parquet, create_with_files
 from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.deltalake.table import DeltaTable, naming_schemes
 from delkalakedb.errors import TableNotFoundError
@@ -74,6 +78,19 @@ def write_deltalake(
         commit_properties: of the commit.
         post_commithook_properties: as deltalake takes them; in a catalog the mirror's
             settings decide when checkpoints are made.
+
+    Raises:
+        TableExistsError: The table exists, and the mode is `error`.
+        SchemaMismatchError: The data doesn't match the table's schema.
+        CommitFailedError: Other commits conflict with the write even after retries.
+        UriError: The URI can't be parsed, or names no table.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=sales"
+        >>> more = pa.table({"id": [4], "city": ["Bern"], "amount": [40.0]})
+        >>> dk.write_deltalake(uri, more, mode="append")
+        >>> dk.DeltaTable(uri).count()
+        4
     """
     options: dict[str, Any] = {
         "partition_by": partition_by,
@@ -130,6 +147,19 @@ def convert_to_deltalake(
         commit_properties: of the commit.
         post_commithook_properties: as deltalake takes them; in a catalog the mirror's
             settings decide when checkpoints are made.
+
+    Raises:
+        TableExistsError: The table exists, and the mode is `error`.
+        ValueError: `partition_by` is given without a `partition_strategy`.
+
+    Examples:
+        >>> import os, pyarrow.parquet as pq
+        >>> os.mkdir("orders")
+        >>> pq.write_table(pa.table({"id": [1, 2]}), "orders/part.parquet")
+        >>> uri = "deltasql://sqlite/meta.db?table=orders&location=orders"
+        >>> dk.convert_to_deltalake(uri)
+        >>> dk.DeltaTable(uri).count()
+        2
     """
     options: dict[str, Any] = {
         "partition_strategy": partition_strategy,
@@ -150,6 +180,68 @@ def convert_to_deltalake(
     if mode == "ignore" and DeltaTable.is_deltatable(uri):
         return
     convert_parquet(uri=str(uri), partition_schema=partition_by, **options)
+
+
+def create_table_with_add_actions(
+    table_uri: str,
+    schema: deltalake.Schema,
+    add_actions: list[AddAction],
+    mode: Literal["error", "append", "overwrite", "ignore"] = "error",
+    partition_by: list[str] | str | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+    storage_options: dict[str, str] | None = None,
+    *,
+    commit_properties: CommitProperties | None = None,
+    post_commithook_properties: PostCommitHookProperties | None = None,
+) -> None:
+    """Create a table of data files that are at its location already.
+
+    Args:
+        table_uri: the `deltasql://` URI of the new table, or what deltalake takes.
+        schema: the columns.
+        add_actions: the files, as deltalake's `AddAction`; no file is read.
+        mode: what to do where the table exists: fail (`error`, `append`), replace the
+            table's files, or nothing.
+        partition_by: the partition columns.
+        name: the name in the table's metadata.
+        description: the description of the table.
+        configuration: the properties of the table.
+        storage_options: of the table's object store.
+        commit_properties: of the commit.
+        post_commithook_properties: as deltalake takes them; in a catalog the mirror's
+            settings decide when checkpoints are made.
+
+    Raises:
+        DeltaError: The table exists, and the mode is `error` or `append`.
+        ProtocolError: A file isn't below the table's location.
+
+    Examples:
+        >>> from deltalake.transaction import AddAction
+        >>> sales = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+        >>> file = AddAction("part.parquet", 900, {}, 0, True, "{}")
+        >>> uri = "deltasql://sqlite/meta.db?table=orders"
+        >>> dk.create_table_with_add_actions(uri, sales.schema(), [file])
+        >>> dk.connect("deltasql://sqlite/meta.db").table("orders").num_files
+        1
+    """
+    ours = is_deltasql(table_uri)
+    create: Any = create_with_files if ours else create_at_path
+    columns = [partition_by] if isinstance(partition_by, str) else partition_by
+    create(
+        table_uri=table_uri,
+        schema=schema,
+        add_actions=add_actions,
+        mode=mode,
+        partition_by=columns or [],
+        name=name,
+        description=description,
+        configuration=configuration,
+        storage_options=storage_options,
+        commit_properties=commit_properties,
+        post_commithook_properties=post_commithook_properties,
+    )
 
 
 class _Handle(deltalake.DeltaTable):

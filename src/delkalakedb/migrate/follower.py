@@ -6,6 +6,7 @@ nothing to its log. After the cut-over the catalog decides, as for any table of 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, using_table
@@ -15,6 +16,7 @@ from delkalakedb.errors import DeltaError, MirrorError
 from delkalakedb.migrate.importer import Imported, Tell, import_table, store_at
 from delkalakedb.mirror import adopt
 from delkalakedb.mirror.verify import verify_table
+from delkalakedb.model.times import from_ms
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import list_log
 
@@ -36,6 +38,15 @@ class Synced:
         versions_behind: how many versions of the log aren't in the catalog yet.
         num_files: the number of live files.
         timestamp_ms: when the newest version was made, in milliseconds since 1970.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> followed = dk.follow("events", uri)
+        >>> synced = dk.sync(uri)
+        >>> synced.version, synced.versions, synced.versions_behind
+        (0, 0, 0)
     """
 
     table: str
@@ -47,8 +58,25 @@ class Synced:
     num_files: int
     timestamp_ms: int
 
+    @property
+    def timestamp(self) -> datetime:
+        """The time of the newest version, in UTC."""
+        return from_ms(self.timestamp_ms)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field.
+
+        Examples:
+            >>> import deltalake
+            >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+            >>> uri = "deltasql://sqlite/meta.db?table=events"
+            >>> followed = dk.follow("events", uri)
+            >>> dk.sync(uri).to_dict()["num_files"]
+            1
+        """
         return asdict(self)
 
 
@@ -71,9 +99,26 @@ def follow(
         storage_options: of the table's object store, as deltalake takes them.
         history: import all versions of the log; otherwise those from the newest
             checkpoint on.
-        outside_files: accept a shallow clone, whose log names files of another
-            location by absolute paths; such files are read, never deleted.
+        outside_files: accept a shallow clone, whose log names files of another location
+            by absolute paths; such files are read, never deleted.
         progress: called after each part that is in the catalog.
+
+    Returns:
+        The versions brought in, and the comparison of the catalog with the log.
+
+    Raises:
+        TableNotFoundError: There is no Delta table at the location.
+        TableExistsError: Another table has the name or the location.
+        DeltaError: The table at the location is this catalog's own already.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> dk.follow("events", uri).version
+        0
+        >>> dk.DeltaTable(uri).count()
+        1
     """
     store = store_at(location, storage_options)
     with using_table(uri, table) as (catalog, name):
@@ -105,6 +150,22 @@ def sync(
         storage_options: of the table's object store, as deltalake takes them.
         outside_files: accept commits of a shallow clone, which name files of another
             location by absolute paths; such files are read, never deleted.
+
+    Returns:
+        The newest version, and how many versions were taken in.
+
+    Raises:
+        DeltaError: The table isn't followed.
+        MirrorError: The log has lost a version that the catalog hasn't taken in.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> followed = dk.follow("events", uri)
+        >>> deltalake.write_deltalake("events", pa.table({"id": [2]}), mode="append")
+        >>> dk.sync(uri).version
+        1
     """
     with using_table(uri, table) as (catalog, name):
         head = _followed(catalog, name)
@@ -133,6 +194,23 @@ def cut_over(
         storage_options: of the table's object store, as deltalake takes them.
         outside_files: accept commits of a shallow clone, which name files of another
             location by absolute paths; such files are read, never deleted.
+
+    Returns:
+        The newest version, and how many versions were taken in.
+
+    Raises:
+        DeltaError: The table isn't followed.
+        ReadOnlyFeatureError: The table has a feature that this package can't write.
+        MirrorError: The log and the catalog differ, or other writers commit without a
+            pause.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> followed = dk.follow("events", uri)
+        >>> print(dk.cut_over(uri).hold)
+        None
     """
     with using_table(uri, table) as (catalog, name):
         head = _followed(catalog, name)

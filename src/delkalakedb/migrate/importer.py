@@ -34,7 +34,21 @@ _HERE = Reading()
 
 @dataclass(frozen=True, slots=True)
 class ImportProgress:
-    """The version and the number of files that are in the catalog so far."""
+    """The version and the number of files that are in the catalog so far.
+
+    Args:
+        version: the newest version in the catalog.
+        latest_version: the newest version in the log.
+        num_files: the number of files in the catalog.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri, parts = "deltasql://sqlite/meta.db?table=events", []
+        >>> imported = dk.import_table("events", uri, progress=parts.append)
+        >>> parts[-1]
+        ImportProgress(version=0, latest_version=0, num_files=1)
+    """
 
     version: int
     latest_version: int
@@ -45,10 +59,26 @@ class ImportProgress:
 class Imported:
     """The result of an import.
 
-    `versions` is the number of versions brought in, `adopted` the number of those that
-    were brought in after the table was shown; 0 for both means that there was nothing
-    to do. `newer` holds versions that were written since, which another import brings
-    in.
+    If `versions` and `adopted` are 0, there was nothing to do.
+
+    Args:
+        table: the table's name.
+        location: where the table's files are.
+        first_version: the oldest version in the catalog.
+        version: the newest version in the catalog.
+        num_files: the number of live files.
+        versions: how many versions this import brought in.
+        adopted: how many of these versions were brought in after the table was shown.
+        newer: versions that were written since, which another import brings in.
+        report: the comparison of the catalog with the log.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> imported = dk.import_table("events", uri)
+        >>> imported.ok, imported.versions, imported.newer
+        (True, 1, ())
     """
 
     table: str
@@ -67,7 +97,18 @@ class Imported:
         return self.report.ok
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field.
+
+        Examples:
+            >>> import deltalake
+            >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+            >>> uri = "deltasql://sqlite/meta.db?table=events"
+            >>> dk.import_table("events", uri).to_dict()["ok"]
+            True
+        """
         values: dict[str, Any] = msgspec.to_builtins(self)
         return {**values, "report": self.report.to_dict(), "ok": self.ok}
 
@@ -100,11 +141,29 @@ def import_table(
         history: import all versions of the log; otherwise those from the newest
             checkpoint on.
         deep: verify every version and the data files, not only the latest state.
-        outside_files: accept a shallow clone, whose log names files of another
-            location by absolute paths; such files are read, never deleted.
+        outside_files: accept a shallow clone, whose log names files of another location
+            by absolute paths; such files are read, never deleted.
         progress: called after each part that is in the catalog.
         hold: why a new table is read-only in the catalog; None if it isn't.
         reading: what reads the log.
+
+    Returns:
+        The versions brought in, and the comparison of the catalog with the log.
+
+    Raises:
+        TableNotFoundError: There is no Delta table at the location.
+        TableExistsError: Another table has the name or the location.
+        ProtocolError: The table needs a feature that this package doesn't know.
+        CodecError: An entry of the log can't be parsed.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> dk.import_table("events", uri).ok
+        True
+        >>> dk.DeltaTable(uri).count()
+        1
     """
     store = store_at(location, storage_options)
     with using_table(uri, table) as (catalog, name):

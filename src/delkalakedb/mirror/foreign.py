@@ -54,7 +54,7 @@ def find_foreign(
 
     Costs one listing, and one read for each entry above that version.
     """
-    published, *_ = catalog.mirror_state(name)
+    published, *_ = catalog._mirror_state(name)
     found = _read_following(catalog, name, store, published)
     return tuple(_foreign(entry) for entry in found if not entry.ours)
 
@@ -84,6 +84,20 @@ def adopt(
 
     Returns:
         The adopted versions, or the paths of the copies.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        ProtocolError: A foreign commit needs a feature that this package doesn't know.
+        MirrorError: A foreign commit can't be adopted, or another process is
+            publishing.
+
+    Examples:
+        >>> import deltalake
+        >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+        >>> more = pa.table({"id": [4], "city": ["Bern"], "amount": [40.0]})
+        >>> deltalake.write_deltalake(table.table_uri, more, mode="append")
+        >>> dk.mirror.adopt(table.catalog_uri)
+        (2,)
     """
     with using_table(uri, table) as (catalog, name):
         store = store or open_store(catalog.table(name).location, storage_options)
@@ -181,7 +195,7 @@ def _read(
     ids: dict[int, str] = {}
     if commits:
         params = {"name": name, "after": published}
-        with catalog.backend.reading() as session:
+        with catalog._backend.reading() as session:
             ids = dict(session.rows(_CommitId, "load_transaction_ids", params))
     for version, meta in commits:
         data = store.get(meta.path)
@@ -267,7 +281,7 @@ def _delete(store: Store, path: str, copy: str) -> None:
 
 def _mark_ours(catalog: Catalog, lease: Lease, entry: _Found) -> None:
     hashes = {entry.version: sha256_of(entry.data)}
-    if not Outbox(catalog.backend).mark_published(lease, hashes, release=False):
+    if not Outbox(catalog._backend).mark_published(lease, hashes, release=False):
         raise MirrorError(f"{lease.mirror.name}: the lease was lost; try again")
 
 
@@ -275,13 +289,13 @@ def _renewed(catalog: Catalog, lease: Lease) -> Lease:
     """Return the lease, renewed unless it is fresh."""
     if lease.fresh:
         return lease
-    if (renewed := Outbox(catalog.backend).renew(lease)) is None:
+    if (renewed := Outbox(catalog._backend).renew(lease)) is None:
         raise MirrorError(f"{lease.mirror.name}: the lease was lost; try again")
     return renewed
 
 
 def _settle(catalog: Catalog, name: str) -> None:
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.apply([Run("settle_mirror", {"name": name})])
 
 

@@ -160,8 +160,26 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 class Uri:
     """The name of a catalog, or with `table` of a table in the catalog.
 
-    `database` is Postgres's database name, or the path of a SQLite or DuckDB file.
     `str()` and `repr()` hide credentials; `format_uri` writes them.
+
+    Args:
+        engine: `postgres`, `sqlite`, `duckdb`, or the name of another backend.
+        database: Postgres's database name, or the path of a SQLite or DuckDB file.
+        user: the Postgres role.
+        password: the role's password.
+        host: the server; `localhost` by default.
+        port: the server's port; 5432 by default.
+        schema: the Postgres schema; `public` by default.
+        table: the table.
+        options: the URI's other parameters, by name.
+
+    Raises:
+        UriError: A part is missing, or isn't allowed for the engine.
+
+    Examples:
+        >>> from delkalakedb.settings import Uri
+        >>> Uri("postgres", "shop", user="app", password="secret", table="sales")
+        Uri('deltasql://postgres/app:***@localhost/shop/public/sales')
     """
 
     engine: str
@@ -191,7 +209,19 @@ class Uri:
         return replace(self, table=None, options=kept)
 
     def with_table(self, table: str) -> "Uri":
-        """Return the URI of another table in this catalog."""
+        """Return the URI of another table in this catalog.
+
+        Args:
+            table: the table.
+
+        Returns:
+            The URI, without the location of the former table.
+
+        Examples:
+            >>> from delkalakedb.settings import parse_uri
+            >>> str(parse_uri("deltasql://sqlite/meta.db").with_table("sales"))
+            'deltasql://sqlite/meta.db?table=sales'
+        """
         return replace(self.catalog, table=table)
 
     @property
@@ -260,7 +290,24 @@ def require_table(uri: Uri) -> str:
 
 
 def parse_uri(text: str, env: Mapping[str, str] | None = None) -> Uri:
-    """Parse a URI; `${VAR}` comes from `env`, by default the process's environment."""
+    """Parse a `deltasql://` URI.
+
+    Args:
+        text: the URI; `${VAR}` in it stands for a variable.
+        env: the variables; by default those of the process's environment.
+
+    Returns:
+        The parsed URI.
+
+    Raises:
+        UriError: The URI can't be parsed, or a variable isn't set.
+
+    Examples:
+        >>> from delkalakedb.settings import parse_uri
+        >>> uri = parse_uri("deltasql://sqlite/${DB}?table=sales", {"DB": "meta.db"})
+        >>> uri.engine, uri.database, uri.table
+        ('sqlite', 'meta.db', 'sales')
+    """
     try:
         if "$" not in text:
             return _parse_plain(text)
@@ -271,7 +318,19 @@ def parse_uri(text: str, env: Mapping[str, str] | None = None) -> Uri:
 
 
 def format_uri(uri: Uri) -> str:
-    """Return `uri` as text, credentials included; `parse_uri` is the inverse."""
+    """Return a URI as text, credentials included; `parse_uri` is the inverse.
+
+    Args:
+        uri: the parsed URI.
+
+    Returns:
+        The text, which mustn't be shown.
+
+    Examples:
+        >>> from delkalakedb.settings import format_uri, parse_uri
+        >>> format_uri(parse_uri("deltasql://pg/app:secret@db/shop/public/sales"))
+        'deltasql://postgres/app:secret@db/shop/public/sales'
+    """
     return _format(uri, lambda secret: quote(secret, safe=""), str)
 
 

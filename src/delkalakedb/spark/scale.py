@@ -74,6 +74,20 @@ def import_table(
         outside_files: whether to accept a shallow clone, whose log names files of
             another location by absolute paths. Those files are read and never deleted.
         progress: called after each part that was loaded into the catalog.
+
+    Returns:
+        The versions brought in, and the comparison of the catalog with the log.
+
+    Raises:
+        TableNotFoundError: There is no Delta table at the location.
+        TableExistsError: Another table has the name or the location.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> dks.import_table(spark, "events", uri).ok
+        True
     """
     check_spark(spark)
     return import_log(
@@ -104,6 +118,17 @@ def verify(
             state.
         storage_options: the options of the table's object store, as deltalake takes
             them.
+
+    Returns:
+        The differences between the table's mirror and the catalog.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        StorageError: The object store can't be reached.
+
+    Examples:
+        >>> dks.verify(spark, "deltasql://sqlite/meta.db?table=sales").ok
+        True
     """
     check_spark(spark)
     with using_table(uri) as (catalog, name):
@@ -125,6 +150,14 @@ def checkpoint(
         uri: the table's URI.
         storage_options: the options of the table's object store, as deltalake takes
             them.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+
+    Examples:
+        >>> dks.checkpoint(spark, "deltasql://sqlite/meta.db?table=sales")
+        >>> dk.mirror.status("deltasql://sqlite/meta.db")[0].checkpoint_version
+        1
     """
     check_spark(spark)
     options = dict(storage_options) if storage_options else None

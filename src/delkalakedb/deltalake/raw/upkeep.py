@@ -172,7 +172,7 @@ def create_checkpoint(table: SqlRawTable, *, v2: bool = False) -> None:
         v2=v2,
     )
     write_last_checkpoint(store, made)
-    Outbox(table.catalog.backend).mark_checkpoint(mirror, version)
+    Outbox(table.catalog._backend).mark_checkpoint(mirror, version)
 
 
 def cleanup_metadata(table: SqlRawTable) -> None:
@@ -198,7 +198,7 @@ def compact_logs(
     table.log.head().check_ours()
     table.log.head(last)
     _published(table)
-    commits = load_commits(table.catalog.backend, table.name, first - 1, last)
+    commits = load_commits(table.catalog._backend, table.name, first - 1, last)
     actions = _compacted(a for ratified in commits for a in ratified.actions)
     _store(table).put(compacted_path(first, last), encode_commit(actions))
 
@@ -280,7 +280,7 @@ def _absent(table: SqlRawTable, version: int) -> list[Add]:
 def _published(table: SqlRawTable) -> Mirror:
     """Publish the loaded version if it isn't, and return the mirror."""
     table.log.head()
-    outbox = Outbox(table.catalog.backend)
+    outbox = Outbox(table.catalog._backend)
     mirror = outbox.load(table.name)
     if mirror.published_version < table.snapshot.version:
         publish(table.catalog, table.name, table.storage_options)

@@ -44,9 +44,21 @@ class Difference:
 class Report:
     """The differences between a table's mirror and the catalog.
 
-    Both are compared at the published version, which is -1 if nothing is published. So
-    a lag of the mirror isn't a difference. `complete` is False if there are more
-    differences than were asked for.
+    Both are compared at the published version. So a lag of the mirror isn't a
+    difference.
+
+    Args:
+        table: the table's name.
+        ratified_version: the newest version in the catalog.
+        published_version: the newest version in the log; -1 for none.
+        versions_checked: how many versions were compared.
+        differences: the differences that were found.
+        complete: whether these are all differences; False if there are more than were
+            asked for.
+
+    Examples:
+        >>> print(dk.verify("deltasql://sqlite/meta.db?table=sales"))
+        sales: ok (ratified 1, published 1, versions checked: 1)
     """
 
     table: str
@@ -62,7 +74,15 @@ class Report:
         return not self.differences
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field, and whether the report is `ok`.
+
+        Examples:
+            >>> dk.verify("deltasql://sqlite/meta.db?table=sales").to_dict()["ok"]
+            True
+        """
         values: dict[str, Any] = msgspec.to_builtins(self)
         return {**values, "differences": list(values["differences"]), "ok": self.ok}
 

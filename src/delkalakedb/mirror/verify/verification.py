@@ -83,6 +83,18 @@ def verify(
             of the catalog gets a report.
         deep: compare every version instead of the latest, and look for the data files.
         storage_options: of the tables' object store, as deltalake takes them.
+
+    Returns:
+        The report on the table, or a report on each table of the catalog.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        StorageError: The object store can't be reached.
+
+    Examples:
+        >>> report = dk.verify("deltasql://sqlite/meta.db?table=sales", deep=True)
+        >>> report.ok, report.versions_checked
+        (True, 2)
     """
     name = uri_of(uri).table
     with using_catalog(uri) as catalog:
@@ -114,7 +126,7 @@ def verify_table(
             caller has read them all; ignored if the log has a checkpoint.
         reading: what reads the log.
     """
-    published, ratified, _ = catalog.mirror_state(name)
+    published, ratified, _ = catalog._mirror_state(name)
     check = _Verification(catalog, name, store, published, replay, reading)
     found = list(islice(check.differences(deep), limit + 1))
     return Report(
@@ -142,7 +154,7 @@ class _Verification:
         # The replay of the published version, as soon as the log was read.
         self._replay = replay if replay and replay.version == published else None
         self._reading = reading
-        self._backend = catalog.backend
+        self._backend = catalog._backend
         self._name = name
         self._window: dict[int, LoggedCommit] = {}
         self._store = store

@@ -131,6 +131,18 @@ def write(
             store, `delta.targetFileSize` by default.
         storage_options: the options of the table's object store, as deltalake takes
             them.
+
+    Raises:
+        TableExistsError: The table exists, and the mode is `error`.
+        DeltaError: Options contradict each other, or the rows don't match the table.
+        CommitFailedError: Other commits conflict with the write even after retries.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=sales"
+        >>> more = spark.createDataFrame([(4, "Bern")], "id BIGINT, city STRING")
+        >>> dks.write(more, uri)
+        >>> dks.read(spark, uri).count()
+        4
     """
     check_spark(df.sparkSession)
     parsed = uri_of(df.sparkSession, uri)
@@ -387,7 +399,7 @@ class Write:
 
     def _metadata(self, snapshot: Snapshot) -> Metadata:
         """Return the metadata of the new version."""
-        snapshot.check_ours()
+        snapshot._check_ours()
         metadata = snapshot.metadata
         if self.overwrite_schema:
             given = self._partitions
@@ -500,6 +512,20 @@ def foreach_batch(
         app_id: the application id of the batch numbers; by default the query's id. A
             query with a new checkpoint needs a new id.
         options: options of `write`, such as `mode`, `partition_by` or `merge_schema`.
+
+    Returns:
+        The function, which takes a batch and the number of the batch.
+
+    Raises:
+        DeltaError: When the function runs, if Spark has no id for the query.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=numbers"
+        >>> write_batch = dks.foreach_batch(uri, app_id="loader")
+        >>> for batch_id in (0, 0):
+        ...     write_batch(spark.range(3), batch_id)
+        >>> dks.read(spark, uri).count()
+        3
     """
 
     def write_batch(rows: DataFrame, batch_id: int) -> None:

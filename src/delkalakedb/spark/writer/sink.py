@@ -476,7 +476,7 @@ def _discarding(
 
 
 def _check_table(snapshot: Snapshot, overwrite: bool) -> None:
-    snapshot.check_ours()
+    snapshot._check_ours()
     name, metadata = snapshot.table.name, snapshot.metadata
     active = active_features(snapshot.protocol, metadata)
     odd = sorted(active - features_for(Use.SPARK_SINK))
