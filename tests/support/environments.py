@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.support.run import ROOT
 
@@ -98,8 +99,8 @@ def _install(python: Path, *wanted: str) -> None:
 
 def _run(*command: str) -> None:
     # Beside what is installed, so that files are linked, not copied.
-    environment = os.environ | {"TMPDIR": str(_HOME)}
-    subprocess.run(command, check=True, env=environment)
+    with TemporaryDirectory(dir=_HOME) as folder:
+        subprocess.run(command, check=True, env=os.environ | {"TMPDIR": folder})
 
 
 if __name__ == "__main__":
