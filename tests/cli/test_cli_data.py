@@ -26,6 +26,7 @@ from delkalakedb.query.duck import open_duckdb
 from delkalakedb.query.export import export_rows
 from delkalakedb.query.selection import select
 from tests.support.cli import Cli
+from tests.support.examples import examples
 
 COMMAND = shutil.which("deltasql", path=Path(sys.executable).parent)
 
@@ -317,7 +318,7 @@ def rows_in_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, pa.Tab
     return dk.connect(uri), rows
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(80))
 @given(condition=CONDITIONS)
 def test_filter_on_files_finds_what_a_filter_on_rows_finds(
     rows_in_files: tuple[dk.Catalog, pa.Table], condition: str
