@@ -1,7 +1,9 @@
 """SQL queries over the tables of a catalog, run by DuckDB.
 
-DuckDB has its own database in memory, and no access to files and to the network. So a
-query can read only the catalog's tables and metadata (`deltasql.tables` and so on).
+DuckDB has its own database in memory, and no access to the network. It plans a query
+without access to any file, and runs it with access to the folders of the tables that
+the query names. So a query can read only the catalog's tables and metadata
+(`deltasql.tables` and so on).
 Each table is read at one version, all of them as they were at one time, unless `AT
 (VERSION => ...)` names another version.
 
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from delkalakedb.catalog import Catalog
@@ -27,11 +30,12 @@ from delkalakedb.query.duck import (
     Query,
     Selected,
     explained,
-    open_duckdb,
     run_query,
+    sealed_duckdb,
 )
 
 if TYPE_CHECKING:
+    from delkalakedb.query.parquet import ParquetFiles
     from delkalakedb.query.sources import Source
 
 Params = Sequence[Any] | Mapping[str, Any]
@@ -80,40 +84,74 @@ def select(
         QueryError: the query can't be parsed or bound, or fails on a row.
         TableNotFoundError: the query names a table that the catalog doesn't have.
     """
-    with open_duckdb(sealed=True) as connection:
-        sources = _Sources(catalog, connection, storage_options)
+    # Not a name that the query itself has, for a common table expression.
+    prefix = next(p for n in count() if (p := f"dk{'_' * n}") not in sql.lower())
+    tables = _Tables(catalog, storage_options, prefix)
+    with sealed_duckdb() as connection:
         with explained():
-            text = rewrite(connection, sql, sources.register)
+            text = rewrite(connection, sql, tables.name)
         query = Query(text, params, limit=limit, batch_rows=batch_rows)
-        with run_query(connection, query, sources.opened.values()) as rows:
+        files = tables.plan(connection, query)
+    folders = frozenset(found.folder for found in files.values())
+    with sealed_duckdb(folders) as connection:
+        with explained():
+            sources = tables.register(connection, files)
+        with run_query(connection, query, sources) as rows:
             yield rows
 
 
-class _Sources:
-    """The tables of one query; each version of a table is registered once."""
+class _Tables:
+    """The tables of one query; each version of a table is opened once."""
 
     def __init__(
         self,
         catalog: Catalog,
-        connection: Any,
         storage_options: Mapping[str, str] | None,
+        prefix: str,
     ) -> None:
         self._catalog = catalog
-        self._connection = connection
         self._storage_options = storage_options
-        self.opened: dict[Reference, Source] = {}
+        self._prefix = prefix
+        self._opened: dict[Reference, Source] = {}
 
     @cached_property
     def _versions(self) -> dict[str, int]:
         # One statement, so that a transaction over several tables is seen whole.
-        return {table.name: table.version for table in self._catalog.tables()}
+        return {
+            name: version for name, (version, _) in self._catalog.versions().items()
+        }
 
-    def register(self, reference: Reference) -> str:
-        """Register a table with DuckDB; return its name there."""
-        if reference not in self.opened:
-            source = self.opened[reference] = self._open(reference)
-            self._connection.register(f"dk{len(self.opened)}", source)
-        return f"dk{1 + list(self.opened).index(reference)}"
+    def name(self, reference: Reference) -> str:
+        """Return the name that a table has in DuckDB."""
+        if reference not in self._opened:
+            self._opened[reference] = self._open(reference)
+        return f"{self._prefix}{1 + list(self._opened).index(reference)}"
+
+    def plan(self, connection: Any, query: Query) -> dict[str, ParquetFiles]:
+        """Return the files of those tables whose files DuckDB itself may read."""
+        named = {self.name(reference): s for reference, s in self._opened.items()}
+        if not any(source.is_plain for source in named.values()):
+            return {}
+        from delkalakedb.query.filters import find_filters
+
+        schemas = {name: source.schema for name, source in named.items()}
+        filters = find_filters(connection, query, schemas)
+        plans = {name: named[name].parquet(found) for name, found in filters.items()}
+        return {name: files for name, files in plans.items() if files is not None}
+
+    def register(
+        self, connection: Any, files: Mapping[str, ParquetFiles]
+    ) -> list[Source]:
+        """Create the tables in DuckDB; return those that pyarrow reads."""
+        scanned = []
+        for reference, source in self._opened.items():
+            name = self.name(reference)
+            if name in files:
+                files[name].create_view(connection, name, source.schema)
+            else:
+                connection.register(name, source)
+                scanned.append(source)
+        return scanned
 
     def _open(self, reference: Reference) -> Source:
         # Imported here, because datasets load pandas; a query may name no table.
@@ -222,7 +260,7 @@ def _text(connection: Any, tree: dict[str, Any]) -> str:
 
 
 def _one(connection: Any, sql: str, *params: Any) -> Any:
-    ((value,),) = connection.sql(sql, params=list(params)).fetchall()
+    ((value,),) = connection.execute(sql, list(params)).fetchall()
     return value
 
 
