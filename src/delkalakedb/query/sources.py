@@ -43,7 +43,7 @@ class Source(ds.Dataset):  # type: ignore[misc]
 
     def __init__(self, schema: pa.Schema, scan: Scan) -> None:
         self._schema = schema
-        self._scan = scan
+        self.scan = scan
         self.failure: Exception | None = None
 
     def parquet(self, filters: Sequence[ds.Expression | None]) -> ParquetFiles | None:
@@ -73,7 +73,7 @@ class Source(ds.Dataset):  # type: ignore[misc]
     ) -> Iterator[pa.RecordBatch]:
         # Kept, because DuckDB raises an error of a scan with its text only.
         try:
-            yield from self._scan(columns, where)
+            yield from self.scan(columns, where)
         except Exception as error:
             self.failure = error
             raise
