@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from weakref import finalize
 import duckdb
 import pyarrow as pa
 
-from delkalakedb.errors import QueryError, StorageError
+from delkalakedb.errors import QueryError, StorageError, did_you_mean
 from delkalakedb.forks import Forkable
 
 # Rows in a batch.
@@ -33,6 +34,18 @@ BATCH_ROWS = 10_000
 _AHEAD = 4
 # databases that are kept; each has threads
 _KEPT = 3
+# columns that an error lists
+_LISTED = 10
+# what DuckDB's messages begin with, for its own errors
+_KIND = re.compile(r"^[A-Z]\w*(?: [A-Z]\w*)* Error: ")
+_NO_COLUMN = re.compile(
+    r'Referenced column "(?P<name>.+?)" not found'
+    r'|(?:Table|Values list) (?P<table>".+?") does not have a column named '
+    r'"(?P<of>.+?)"'
+)
+_NO_TABLE = re.compile(
+    r'Referenced table "(.+?)" not found!? Candidate tables: "(.+?)"'
+)
 
 
 class Scanned(Protocol):
@@ -40,6 +53,10 @@ class Scanned(Protocol):
 
     failure: Exception | None
     """The error that a scan raised."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
 
 
 @dataclass(frozen=True)
@@ -275,11 +292,27 @@ def explained(sources: Collection[Scanned] = ()) -> Iterator[None]:
         for source in sources:
             if source.failure is not None:
                 raise source.failure from None
+        problem = _KIND.sub("", _first_words(str(error)))
         if isinstance(error, duckdb.IOException):
-            raise StorageError(_first_words(str(error))) from error
-        raise QueryError(_first_words(str(error))) from error
+            raise StorageError(problem) from error
+        raise QueryError(_with_near_names(problem, sources)) from error
 
 
 def _first_words(text: str) -> str:
     """Return the message without advice, and without the rewritten query."""
     return text.split("\n\n")[0].replace("\n", " ").strip()
+
+
+def _with_near_names(problem: str, sources: Collection[Scanned]) -> str:
+    """Return a message about an unknown name with those that are near it."""
+    if found := _NO_TABLE.match(problem):
+        return f'table "{found[1]}" not found{did_you_mean(found[1], [found[2]])}'
+    if not (found := _NO_COLUMN.match(problem)):
+        return problem
+    known = list(dict.fromkeys(name for s in sources for name in s.schema.names))
+    name = found["name"] or found["of"]
+    near = did_you_mean(name, known)
+    if not near and known:
+        near = f"; there are {', '.join(known[:_LISTED])}"
+    where = f"{found['table']}: " if found["table"] else ""
+    return f'{where}column "{name}" not found{near}'

@@ -54,8 +54,12 @@ class ParquetFiles:
         columns = {f.name: quoted(f.name) for f in there}
         for i, (column, values) in enumerate(self._partitions()):
             variable, kind = f"{name}_{i}", types[column]
+            # A single value is a constant, by which DuckDB simplifies the query.
+            at = "(file_index + 1)::BIGINT"
+            if len(set(values)) == 1:
+                values, at = values[:1], "1"
             connection.execute(f"SET VARIABLE {variable} = ?::{kind}[]", [values])
-            columns[column] = f"getvariable('{variable}')[(file_index + 1)::BIGINT]"
+            columns[column] = f"getvariable('{variable}')[{at}]"
         selected = ", ".join(f"{columns[n]} AS {quoted(n)}" for n in schema.names)
         # Of NaN a file's statistics say nothing, and DuckDB sorts it last.
         connection.execute(

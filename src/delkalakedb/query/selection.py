@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,16 +41,17 @@ if TYPE_CHECKING:
 Params = Sequence[Any] | Mapping[str, Any]
 _META = "deltasql."
 _NAME = r'(?:[^\W\d]\w*|"(?:[^"]|"")+")'
+_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)+"
 # Texts, comments and other quoted names are matched, too, so that nothing in them is
 # replaced.
 _TRAVEL = re.compile(
     r"""--[^\n]* | /\*.*?\*/ | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$
     | (?<!\w)e'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*'
     | (?: (?P<table>NAME(?:\.NAME)*)@(?P<version>\d+)\b
-      | (?:\bFOR\s+)?\b(?P<unit>VERSION|TIMESTAMP)\s+AS\s+OF\s+
-        (?P<value>\d+|'(?:[^']|'')*') )
-      (?P<alias>\s+AS\s+NAME|\s+(?P<word>NAME))?
-    | "(?:[^"]|"")*" """.replace("NAME", _NAME),
+      | (?:\bFOR(?:GAP))?\b(?:SYSTEM_)?(?P<unit>VERSION|TIME(?:STAMP)?)
+        (?:GAP)AS(?:GAP)OF(?:GAP)(?P<value>\d+|'(?:[^']|'')*') )
+      (?P<alias>(?:GAP)AS(?:GAP)NAME(?:\s*\([^()]*\))?|(?:GAP)(?P<word>NAME))?
+    | "(?:[^"]|"")*" """.replace("GAP", _GAP).replace("NAME", _NAME),
     re.DOTALL | re.IGNORECASE | re.VERBOSE,
 )
 _KEYWORDS = """
@@ -95,8 +96,8 @@ def select(
     folders = frozenset(found.folder for found in files.values())
     with sealed_duckdb(folders) as connection:
         with explained():
-            sources = tables.register(connection, files)
-        with run_query(connection, query, sources) as rows:
+            tables.register(connection, files)
+        with run_query(connection, query, tables.sources) as rows:
             yield rows
 
 
@@ -139,19 +140,19 @@ class _Tables:
         plans = {name: named[name].parquet(found) for name, found in filters.items()}
         return {name: files for name, files in plans.items() if files is not None}
 
-    def register(
-        self, connection: Any, files: Mapping[str, ParquetFiles]
-    ) -> list[Source]:
-        """Create the tables in DuckDB; return those that pyarrow reads."""
-        scanned = []
+    def register(self, connection: Any, files: Mapping[str, ParquetFiles]) -> None:
+        """Create the tables in DuckDB; pyarrow reads those without files."""
         for reference, source in self._opened.items():
             name = self.name(reference)
             if name in files:
                 files[name].create_view(connection, name, source.schema)
             else:
                 connection.register(name, source)
-                scanned.append(source)
-        return scanned
+
+    @property
+    def sources(self) -> Collection[Source]:
+        """The sources of the tables."""
+        return self._opened.values()
 
     def _open(self, reference: Reference) -> Source:
         # Imported here, because datasets load pandas; a query may name no table.
@@ -233,7 +234,8 @@ def _with_at(connection: Any, sql: str) -> str:
         if (found["word"] or "").lower() in keywords:
             # The next clause of the query, such as WHERE.
             alias, rest = rest, alias
-        unit, value = found["unit"] or "VERSION", found["version"] or found["value"]
+        unit = "TIMESTAMP" if (found["unit"] or "")[:1] in ("t", "T") else "VERSION"
+        value = found["version"] or found["value"]
         return f"{found['table'] or ''}{alias} AT ({unit} => {value}){rest}"
 
     if not any(m["version"] or m["unit"] for m in _TRAVEL.finditer(sql)):
@@ -271,18 +273,21 @@ def _tables_in(node: Any, local: frozenset[str]) -> Iterator[dict[str, Any]]:
             yield from _tables_in(item, local)
     if not isinstance(node, dict):
         return
+    if node.get("type") == "RECURSIVE_CTE_NODE":
+        local |= {node["cte_name"].lower()}
     if isinstance(expressions := node.get("cte_map"), dict):
         for item in expressions.get("map", []):
-            # An expression may name itself and those before it.
-            local |= {item["key"].lower()}
+            # An expression may name those before it, and itself if it is recursive.
             yield from _tables_in(item["value"], local)
+            local |= {item["key"].lower()}
     if node.get("type") == "SHOW_REF" and not node.get("query"):
         raise QueryError(
             "SHOW isn't supported; SELECT name FROM deltasql.tables lists tables"
         )
     if node.get("type") == "BASE_TABLE":
         path = _path(node)
-        if len(path) > 1 or path[0].lower() not in local:
+        # Only the catalog's tables have versions.
+        if len(path) > 1 or node.get("at_clause") or path[0].lower() not in local:
             yield node
     for name, value in node.items():
         if name != "cte_map":
@@ -297,6 +302,8 @@ def _at(connection: Any, clause: dict[str, Any] | None) -> dict[str, int]:
     """Return the version or the time of an AT clause, whose value may be computed."""
     if not clause:
         return {}
+    if '"PARAMETER"' in json.dumps(clause["expr"]):
+        raise QueryError("a version or a time is written in the query; no ? or $1")
     tree = _parsed(connection, "SELECT 1")
     tree["statements"][0]["node"]["select_list"] = [clause["expr"]]
     value, name = f"({_text(connection, tree)})", "version"
