@@ -55,7 +55,8 @@ ROOMS = {
     "write": "files operation engines unions committer restore properties",
     "deltalake": "expressions dataset live_rows scan feed vacuum raw optimizer create "
     "table write transactions registration",
-    "query": "sources duck metatables formats selection relation append diff export",
+    "query": "duck parquet sources filters metatables attachment formats selection "
+    "relation append diff export",
     "spark": "exceptions pyspark_api session session_catalog schemas reader writer "
     "dml face sparksql stand_in stream scale",
     "cli": "columns output app options prompt shell commands",

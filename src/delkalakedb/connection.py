@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from delkalakedb.deltalake import DeltaTable
     from delkalakedb.migrate import Dropped
     from delkalakedb.model.times import Moment
-    from delkalakedb.query import Relation
+    from delkalakedb.query import Attachment, Relation
     from delkalakedb.settings import Settings, SettingsDict
     from delkalakedb.write.engines.deltars import NewSchema
 
@@ -150,6 +150,31 @@ class Catalog(catalog.Catalog):
         from delkalakedb.query import Relation
 
         return Relation(self, text, params, storage_options)
+
+    def attach(
+        self,
+        connection: Any,
+        name: str = "lake",
+        *,
+        tables: Collection[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> "Attachment":
+        """Make the tables views of a DuckDB connection: `lake.sales` and so on.
+
+        Each query reads the newest versions. `Attachment.refresh` adds tables that were
+        created later, and `Attachment.detach` removes the views.
+
+        Args:
+            connection: the connection, or a cursor of one.
+            name: the database in DuckDB that gets the views.
+            tables: the names of the tables; all by default.
+            storage_options: of the tables' object stores.
+        """
+        from delkalakedb.query import Attachment
+
+        return Attachment(
+            self, connection, name, tables=tables, storage_options=storage_options
+        )
 
     def create_table(
         self,

@@ -22,7 +22,7 @@ from hypothesis import given, settings, strategies as st
 import delkalakedb as dk
 from delkalakedb.errors import QueryError
 from delkalakedb.query.append import append_files
-from delkalakedb.query.duck import open_duckdb
+from delkalakedb.query.duck import sealed_duckdb
 from delkalakedb.query.export import export_rows
 from delkalakedb.query.selection import select
 from tests.support.cli import Cli
@@ -324,7 +324,7 @@ def test_filter_on_files_finds_what_a_filter_on_rows_finds(
     rows_in_files: tuple[dk.Catalog, pa.Table], condition: str
 ) -> None:
     catalog, rows = rows_in_files
-    with open_duckdb(sealed=True) as connection:
+    with sealed_duckdb() as connection:
         connection.register("rows", pa.Table.from_batches(rows.to_batches()))
         sql = f"SELECT k FROM (FROM rows LIMIT 100) WHERE {condition} ORDER BY k"
         expected = [k for (k,) in connection.sql(sql).fetchall()]
