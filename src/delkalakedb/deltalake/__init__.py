@@ -49,6 +49,6 @@ else:
             "table": "DeltaTable",
             "transactions": "Transaction transaction",
             "vacuum": "Vacuum retention_of",
-            "write": "convert_to_deltalake write_deltalake",
+            "write": "Data convert_to_deltalake write_deltalake",
         },
     )

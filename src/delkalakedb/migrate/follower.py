@@ -6,15 +6,17 @@ nothing to its log. After the cut-over the catalog decides, as for any table of 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from os import PathLike
 from typing import Any
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, using_table
 from delkalakedb.catalog.load import find_table_at, set_hold
 from delkalakedb.catalog.read import FOLLOWING, Head
 from delkalakedb.errors import DeltaError, MirrorError
-from delkalakedb.migrate.importer import Imported, Tell, import_table, store_at
+from delkalakedb.migrate.importer import Imported, import_table, store_at
 from delkalakedb.mirror import adopt
 from delkalakedb.mirror.verify import verify_table
+from delkalakedb.progress import ProgressOption, reporting
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import list_log
 
@@ -53,14 +55,14 @@ class Synced:
 
 
 def follow(
-    location: str | Store,
+    location: str | PathLike[str] | Store,
     uri: CatalogOrUri,
     *,
     table: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     history: bool = True,
     outside_files: bool = False,
-    progress: Tell | None = None,
+    progress: ProgressOption = None,
 ) -> Imported:
     """Import a table that other writers still write; the catalog can only read it.
 
@@ -73,7 +75,7 @@ def follow(
             checkpoint on.
         outside_files: accept a shallow clone, whose log names files of another
             location by absolute paths; such files are read, never deleted.
-        progress: called after each part that is in the catalog.
+        progress: called with a `Progress` as in `import_table`; True draws a bar.
     """
     store = store_at(location, storage_options)
     with using_table(uri, table) as (catalog, name):
@@ -96,6 +98,7 @@ def sync(
     table: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     outside_files: bool = False,
+    progress: ProgressOption = None,
 ) -> Synced:
     """Import the commits that other writers made to a followed table.
 
@@ -105,8 +108,10 @@ def sync(
         storage_options: of the table's object store, as deltalake takes them.
         outside_files: accept commits of a shallow clone, which name files of another
             location by absolute paths; such files are read, never deleted.
+        progress: called with a `Progress` after each version that is in the catalog;
+            True draws a bar.
     """
-    with using_table(uri, table) as (catalog, name):
+    with using_table(uri, table) as (catalog, name), reporting(progress):
         head = _followed(catalog, name)
         store = open_store(head.location, storage_options)
         return _caught_up(catalog, name, store, outside_files)
@@ -119,6 +124,7 @@ def cut_over(
     deep: bool = False,
     storage_options: Mapping[str, str] | None = None,
     outside_files: bool = False,
+    progress: ProgressOption = None,
 ) -> Synced:
     """End the following of a table: from now on commits go through the catalog.
 
@@ -133,8 +139,10 @@ def cut_over(
         storage_options: of the table's object store, as deltalake takes them.
         outside_files: accept commits of a shallow clone, which name files of another
             location by absolute paths; such files are read, never deleted.
+        progress: called with a `Progress` after each version that is in the catalog,
+            and while the table is verified; True draws a bar.
     """
-    with using_table(uri, table) as (catalog, name):
+    with using_table(uri, table) as (catalog, name), reporting(progress):
         head = _followed(catalog, name)
         # After the cut-over a table that isn't writable here would have no writer.
         head.check_writable()

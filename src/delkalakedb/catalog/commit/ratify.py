@@ -531,7 +531,7 @@ class Transaction:
 
     def _create(self, staged: Staged) -> tuple[Head, "_Files"]:
         if staged.location is None:
-            raise no_such_table(staged.table)
+            raise no_such_table(staged.table, self._session)
         check_place(staged.table, staged.location)
         _check_actions(staged)
         taken = self._session.values("find_location", {"location": staged.location})
