@@ -33,6 +33,7 @@ PACKAGES = (
     ("settings",),
     ("telemetry",),
     ("model",),
+    ("progress",),
     ("storage",),
     ("catalog",),
     ("mirror",),
@@ -46,11 +47,11 @@ PACKAGES = (
 )
 # Rooms, and modules beside them, of one package, in the same order.
 ROOMS = {
-    "model": "actions times display schema stats predicate vectors paths log records "
-    "changes rules new_actions",
+    "model": "actions times display markup schema stats predicate vectors paths log "
+    "records changes rules new_actions",
     "storage": "base location local remote store log",
-    "catalog": "engine read commit snapshot pending_snapshot file_list catalog load "
-    "admin",
+    "catalog": "engine read commit cards snapshot pending_snapshot file_list catalog "
+    "load admin",
     "mirror": "checkpoint foreign publisher fences verify",
     "write": "files operation engines unions committer restore properties",
     "deltalake": "expressions dataset live_rows scan feed vacuum raw optimizer create "
@@ -77,7 +78,8 @@ SEAMS = {
     "pydantic_settings": ("settings/",),
     "pyroaring": ("model/", "write/", "spark/dml/", "spark/reader/"),
     "pyspark": ("spark/",),
-    "rich": ("cli/",),
+    # Commands and Python calls draw one bar.
+    "rich": ("cli/", "progress.py"),
     "sqlglot": ("model/", "spark/sparksql/"),
     "sqlite3": ("catalog/engine/sqlite.py",),
     "yaml": ("settings/configuration.py",),

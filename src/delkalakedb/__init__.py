@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from delkalakedb.mirror.verify import verify
     from delkalakedb.model.records import Commit, File, Table
+    from delkalakedb.progress import Progress
     from delkalakedb.query import Relation, sql
     from delkalakedb.telemetry import JsonFormatter, PublishWarning
 else:
@@ -62,6 +63,7 @@ else:
             "mirror": ".",
             "mirror.verify": "verify",
             "model.records": "Commit File Table",
+            "progress": "Progress",
             "query": "Relation sql",
             "telemetry": "JsonFormatter PublishWarning",
         },
@@ -78,6 +80,7 @@ __all__ = [
     "ImportProgress",
     "Imported",
     "JsonFormatter",
+    "Progress",
     "PublishWarning",
     "QueryBuilder",
     "Relation",

@@ -1,21 +1,20 @@
 """The public `Catalog`: its SQL tables, and operations that also change files."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from delkalakedb import catalog
 from delkalakedb.catalog.engine import close_all
-from delkalakedb.errors import CatalogNotFoundError
+from delkalakedb.errors import CatalogNotFoundError, DeltaError
 from delkalakedb.mirror.publisher import drain_loaded
 from delkalakedb.model.records import Table
 from delkalakedb.settings import Uri
 
 if TYPE_CHECKING:
-    from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
-
-    from delkalakedb.deltalake import DeltaTable
+    from delkalakedb.deltalake import Data, DeltaTable
     from delkalakedb.migrate import Dropped
     from delkalakedb.model.times import Moment
+    from delkalakedb.progress import ProgressOption
     from delkalakedb.query import Attachment, Relation
     from delkalakedb.settings import Settings, SettingsDict
     from delkalakedb.write.engines.deltars import NewSchema
@@ -60,6 +59,8 @@ class Catalog(catalog.Catalog):
             >>> catalog.open("sales").count(), catalog.open("sales", version=0).count()
             (3, 2)
         """
+        if not isinstance(name, str):
+            raise DeltaError(f"a table is given by its name, not by {name!r}")
         # Here, because only this imports deltalake, which is slow.
         from delkalakedb.deltalake import DeltaTable
 
@@ -95,7 +96,7 @@ class Catalog(catalog.Catalog):
     def write(
         self,
         name: str,
-        data: "ArrowStreamExportable | ArrowArrayExportable",
+        data: "Data",
         mode: Literal["error", "append", "overwrite", "ignore"] = "error",
         **options: Any,
     ) -> None:
@@ -103,7 +104,8 @@ class Catalog(catalog.Catalog):
 
         Args:
             name: the table.
-            data: anything that gives Arrow data; streams are written as they come.
+            data: anything that gives Arrow data, of which streams are written as they
+                come; a list of rows as dictionaries, or a dictionary of columns.
             mode: what to do where the table exists: fail, append, replace its rows, or
                 nothing.
             options: the other options of `write_deltalake`.
@@ -191,7 +193,8 @@ class Catalog(catalog.Catalog):
 
         Args:
             name: the table's name in the catalog.
-            schema: a deltalake `Schema`, an Arrow schema, or Delta's schema as JSON.
+            schema: a deltalake `Schema`, an Arrow schema, columns as text such as
+                `id BIGINT NOT NULL, day DATE`, or Delta's schema as JSON.
             location: the table's storage location; by default the folder `name` below
                 the catalog's data path.
             partition_by: the partition columns.
@@ -256,7 +259,7 @@ class Catalog(catalog.Catalog):
         with_data: bool = False,
         force: bool = False,
         storage_options: Mapping[str, str] | None = None,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: "ProgressOption" = None,
     ) -> "Dropped":
         """Remove a table from the catalog; its files stay as a plain Delta table.
 
@@ -266,7 +269,7 @@ class Catalog(catalog.Catalog):
             force: remove the table even if some of its versions can't be published;
                 these versions are lost.
             storage_options: options of the table's object store.
-            progress: called with the number of files deleted so far, and of all files.
+            progress: called with a `Progress` of the files deleted; True draws a bar.
 
         Returns:
             The version that the table had, and the number and size of deleted files.

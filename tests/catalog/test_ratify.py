@@ -439,7 +439,7 @@ def test_commit_follows_the_columns_that_another_writer_has_added(
     # The older files have no bounds of `y`, and may hold any value.
     assert planned(catalog, "y = 5") == ["a", "b", "c"]
     assert planned(catalog, "y = 7") == ["a", "b"]
-    indexed = find_head(catalog.backend, "t").stat_columns
+    indexed = find_head(catalog._backend, "t").stat_columns
     assert [column.physical for column in indexed] == [("x",), ("s",), ("y",)]
     check_integrity(catalog)
 

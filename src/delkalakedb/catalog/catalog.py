@@ -6,12 +6,14 @@ process that only opens a table needs none of them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, cast
 
@@ -28,13 +30,19 @@ from delkalakedb.catalog.engine import (
 from delkalakedb.catalog.read import Identity, SqlTxnLogReader, find_head, parse_head
 from delkalakedb.catalog.snapshot import Snapshot
 from delkalakedb.clock import now_ms
-from delkalakedb.errors import DeltaError, TransactionError
+from delkalakedb.errors import (
+    DeltaError,
+    TableNotFoundError,
+    TransactionError,
+    UriError,
+)
 from delkalakedb.settings import (
     PlainSettings,
     Uri,
     is_deltasql,
     parse_uri,
     plain_settings,
+    redact,
     require_table,
 )
 
@@ -231,6 +239,14 @@ class Catalog:
             version = self.log(name, identity).version_at(timestamp_ms)
         return Snapshot(self._own, find_head(self._own, name, version, identity))
 
+    def find(self, name: str) -> Snapshot | None:
+        """Return a table at its latest version, or None if there is no such table."""
+        self._share.check_open()
+        try:
+            return Snapshot(self._own, find_head(self._own, name, near=False))
+        except TableNotFoundError:
+            return None
+
     def log(self, name: str, identity: Identity | None = None) -> SqlTxnLogReader:
         """Return a table's transaction log, as the catalog stores it.
 
@@ -400,6 +416,12 @@ class Catalog:
     def __repr__(self) -> str:
         return f"Catalog({str(self.uri)!r})"
 
+    def _repr_html_(self) -> str:
+        from delkalakedb.catalog.cards import answered, catalog_card
+
+        uri = str(self.uri)
+        return answered("Catalog", lambda: catalog_card("Catalog", uri, self._backend))
+
 
 def _folder_name(table: str) -> str:
     """Return a table's name without characters that are special in a path or URL."""
@@ -438,7 +460,20 @@ def uri_of(given: CatalogOrUri) -> Uri:
     """Return the URI of a catalog, or a URI that is given as text or parsed."""
     if isinstance(given, Catalog):
         return given.uri
-    return parse_uri(given) if isinstance(given, str) else given
+    if isinstance(given, str):
+        return parse_uri(given)
+    if isinstance(given, Uri):
+        return given
+    if isinstance(given, PathLike):
+        path = redact(os.fspath(given))
+        raise UriError(
+            f"a path doesn't say which database is at {path}; give the URI "
+            f"deltasql://sqlite/{path} or deltasql://duckdb/{path}"
+        )
+    raise UriError(
+        f"a catalog is given by a URI such as deltasql://sqlite/meta.db, not by "
+        f"{type(given).__name__}"
+    )
 
 
 @contextmanager
@@ -545,7 +580,10 @@ def find_table(given: object) -> NamedTable | None:
     if not (isinstance(given, tuple) and given and isinstance(given[0], Catalog)):
         return None
     if len(given) != 2 or not isinstance(given[1], str):
-        raise DeltaError("a table is given as a pair of a catalog and a name")
+        raise DeltaError(
+            "a table is given by a pair of a catalog and the table's name, such as "
+            "(catalog, 'sales')"
+        )
     name, location = name_in(*given)
     uri = given[0].uri.with_table(name)
     if location is not None:

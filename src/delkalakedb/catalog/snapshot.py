@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Union
@@ -11,7 +11,7 @@ import msgspec
 
 from delkalakedb.catalog.engine import Backend
 from delkalakedb.catalog.read import Head, Identity, SqlTxnLogReader
-from delkalakedb.errors import DeltaError
+from delkalakedb.errors import DeltaError, did_you_mean
 from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
 from delkalakedb.settings import redact
 
@@ -47,6 +47,9 @@ class Snapshot:
 
     def __repr__(self) -> str:
         return f"Snapshot({described(self)})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self, f"Snapshot {self._head.name}", {})
 
     @property
     def _log(self) -> SqlTxnLogReader:
@@ -241,7 +244,9 @@ class Snapshot:
         )
         if not found and before is None and self._head.version >= 0:
             self._check_kept()
-        return found
+        from delkalakedb.model.records import History
+
+        return History(found)
 
     def num_records(self) -> int | None:
         """Count the rows by the statistics of the files.
@@ -373,11 +378,37 @@ def _schema(columns: Iterable[str] | None) -> pa.Schema:
         return FILES_SCHEMA
     columns = list(dict.fromkeys(columns))
     if unknown := sorted(set(columns) - set(FILES_SCHEMA.names)):
+        near = did_you_mean(unknown[0], FILES_SCHEMA.names)
         raise DeltaError(
-            f"files have no column {', '.join(unknown)}; they have "
+            f"files have no column {', '.join(unknown)}{near}; they have "
             f"{', '.join(FILES_SCHEMA.names)}"
         )
     return pa.schema([FILES_SCHEMA.field(name) for name in columns])
+
+
+# files; the rows of more would take long to count
+_COUNTED_FILES = 10_000
+
+
+def html_of(snapshot: Snapshot, title: str, more: Mapping[str, object]) -> str:
+    """Return what a notebook shows of a snapshot.
+
+    Args:
+        snapshot: the snapshot.
+        title: the title.
+        more: other fields.
+    """
+    from delkalakedb.catalog.cards import answered, mirror_state, table_card
+
+    def make() -> str:
+        table, rows = snapshot.table, None
+        if table.num_files <= _COUNTED_FILES:
+            rows = snapshot.num_records()
+        counted = "not counted" if rows is None else f"{rows:,}"
+        state = mirror_state(snapshot._backend, table.name)
+        return table_card(title, table, {"rows": counted, "mirror": state, **more})
+
+    return answered(title, make)
 
 
 def described(snapshot: Snapshot) -> str:

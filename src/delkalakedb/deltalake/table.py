@@ -6,19 +6,39 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import deltalake
 from deltalake.exceptions import TableNotFoundError as DeltaTableNotFoundError
-from deltalake.table import _DEFAULT_TRUE, _merge_deprecated_filters
+from deltalake.table import (
+    _DEFAULT_FALSE,
+    _DEFAULT_NONE,
+    _DEFAULT_TRUE,
+    _merge_deprecated_filters,
+)
 
-from delkalakedb.catalog import Catalog, described, find_table, open_catalog
+from delkalakedb.catalog import (
+    Catalog,
+    answered,
+    described,
+    find_table,
+    html_of,
+    open_catalog,
+)
 from delkalakedb.deltalake.raw import SqlRawTable, is_ours
-from delkalakedb.errors import TableNotFoundError, UriError
+from delkalakedb.errors import (
+    DeltalakeDBError,
+    QueryError,
+    UriError,
+    did_you_mean,
+)
+from delkalakedb.model.markup import card
+from delkalakedb.model.records import History
 from delkalakedb.model.times import Moment, from_ms, moment_ms
+from delkalakedb.progress import reporting
 from delkalakedb.settings import Uri, is_deltasql, parse_uri, redact, require_table
 
 if TYPE_CHECKING:
@@ -30,8 +50,10 @@ if TYPE_CHECKING:
     from deltalake.table import FilePruningPredicateType, FilterType
 
     from delkalakedb.deltalake.optimizer import Optimizer
+    from delkalakedb.progress import ProgressOption
 
 
+_NOT_GIVEN = cast("list[int] | None", _DEFAULT_NONE)
 _UNKNOWN = r"Unknown scheme: (.*?)\. Known schemes: (.*)"
 # Prefix of schemes that are other names of known ones.
 _ALIAS = "opendal+"
@@ -138,7 +160,32 @@ class DeltaTable(deltalake.DeltaTable):
     def __repr__(self) -> str:
         if not is_ours(self._table):
             return f"DeltaTable({redact(self.table_uri)}, version {self.version()})"
-        return f"DeltaTable({described(self._table.snapshot)}, {self.catalog_uri})"
+        try:
+            return f"DeltaTable({described(self._table.snapshot)}, {self.catalog_uri})"
+        except DeltalakeDBError as error:
+            return f"DeltaTable({self.catalog_uri}, {type(error).__name__})"
+
+    def _repr_html_(self) -> str:
+        raw: Any = self._table
+        if is_ours(raw):
+            title, more = f"DeltaTable {raw.name}", {"catalog": self.catalog_uri}
+            return answered(title, lambda: html_of(raw.snapshot, title, more))
+        names = [field.name for field in self.schema().fields]
+        fields = {
+            "version": self.version(),
+            "columns": ", ".join(names),
+            "partitioned by": ", ".join(self.metadata().partition_columns) or "nothing",
+            "location": self.table_uri,
+        }
+        return card("DeltaTable", fields)
+
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the commits, newest first; a notebook shows the list as a table.
+
+        Args:
+            limit: at most so many.
+        """
+        return History(super().history(limit))
 
     @property
     def catalog_uri(self) -> str:
@@ -249,10 +296,7 @@ class DeltaTable(deltalake.DeltaTable):
             return deltalake.DeltaTable.is_deltatable(table_uri, storage_options)
         uri = parse_uri(str(table_uri))
         name, catalog = require_table(uri), open_catalog(uri)
-        with suppress(TableNotFoundError):
-            catalog.log(name).state()
-            return True
-        return False
+        return catalog.find(name) is not None
 
     def count(self) -> int:
         """Count the rows by the statistics of the files.
@@ -273,6 +317,44 @@ class DeltaTable(deltalake.DeltaTable):
         from delkalakedb.deltalake.optimizer import Optimizer
 
         return Optimizer(self)
+
+    def vacuum(
+        self,
+        retention_hours: int | None = None,
+        dry_run: bool = True,
+        enforce_retention_duration: bool = True,
+        *args: Any,
+        commit_properties: CommitProperties | None = None,
+        post_commithook_properties: PostCommitHookProperties | None = None,
+        full: bool = cast(bool, _DEFAULT_FALSE),
+        keep_versions: list[int] | None = _NOT_GIVEN,
+        progress: ProgressOption = None,
+    ) -> list[str]:
+        """Delete the files that no kept version needs; return their paths.
+
+        Args:
+            retention_hours: how long files are kept after their removal; the table's
+                own period by default.
+            dry_run: delete nothing.
+            enforce_retention_duration: refuse a period shorter than the table's.
+            args: deprecated by deltalake.
+            commit_properties: of the commits.
+            post_commithook_properties: as deltalake takes them.
+            full: also delete files that belong to no version.
+            keep_versions: versions of which every file stays.
+            progress: called with a `Progress` of the files deleted; True draws a bar.
+        """
+        with reporting(progress):
+            return super().vacuum(
+                retention_hours,
+                dry_run,
+                enforce_retention_duration,
+                *args,
+                commit_properties=commit_properties,
+                post_commithook_properties=post_commithook_properties,
+                full=full,
+                keep_versions=keep_versions,
+            )
 
     def to_pyarrow_dataset(
         self,
@@ -357,14 +439,24 @@ class DeltaTable(deltalake.DeltaTable):
             [2, 3]
         """
         raw: Any = self._table
-        if partitions or filesystem or not (is_ours(raw) and raw.needs_delta_rs()):
-            return _to_pyarrow_table(self, partitions, columns, filesystem, filters)
         import pyarrow as pa
 
-        from delkalakedb.deltalake.dataset import scan_rows
+        try:
+            if partitions or filesystem or not (is_ours(raw) and raw.needs_delta_rs()):
+                return _to_pyarrow_table(self, partitions, columns, filesystem, filters)
+            from delkalakedb.deltalake.dataset import scan_rows
 
-        schema = pa.schema(self.schema().to_arrow())
-        return scan_rows(raw, schema, columns, filters).to_table()
+            schema = pa.schema(self.schema().to_arrow())
+            return scan_rows(raw, schema, columns, filters).to_table()
+        except pa.ArrowInvalid as error:
+            found = re.match(r"No match for FieldRef\.Name\((.*?)\) in", str(error))
+            if found is None or not is_ours(raw):
+                raise
+            names = [field.name for field in self.schema().fields]
+            raise QueryError(
+                f"{raw.name}: no column {found[1]}{did_you_mean(found[1], names)}; the "
+                f"table has {', '.join(names)}"
+            ) from error
 
 
 def _warn_ignored(**given: bool) -> None:

@@ -27,6 +27,7 @@ from delkalakedb.catalog import (
 from delkalakedb.catalog.commit import Committed
 from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.deltalake.table import DeltaTable
+from delkalakedb.deltalake.write import arrow_data
 from delkalakedb.errors import TableExistsError, TransactionError, VersionNotFoundError
 from delkalakedb.model.new_actions import check_custom_metadata
 from delkalakedb.model.records import Table
@@ -169,7 +170,9 @@ class Transaction:
         location = location or place
         if (writer := _writer_of(data)) is not None:
             writer(self.tables, name, data, mode, location=location, **options)
-        elif self.tables.has(name):
+            return
+        data = arrow_data(data)
+        if self.tables.has(name):
             deltalake.write_deltalake(self.table(name), data, mode=mode, **options)
         else:
             self._create(name, data, location, mode=mode, **options)

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import deltalake
+import pyarrow as pa
 from arro3.core import RecordBatchReader
 from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
 from deltalake import CommitProperties, PostCommitHookProperties, WriterProperties
@@ -18,16 +20,34 @@ from delkalakedb.catalog import Catalog, NamedTable, find_table
 from delkalakedb.deltalake.create import convert_parquet, create_with_files
 from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.deltalake.table import DeltaTable, naming_schemes
-from delkalakedb.errors import TableNotFoundError
+from delkalakedb.errors import DeltaError, did_you_mean
+from delkalakedb.model.display import listed
 from delkalakedb.model.new_actions import check_custom_metadata
 from delkalakedb.settings import is_deltasql
-from delkalakedb.write import Operation, Staging, make_table, private_folder
+from delkalakedb.write import (
+    Operation,
+    Staging,
+    make_table,
+    private_folder,
+    suggesting,
+)
 from delkalakedb.write.engines.deltars import (
     IN_PRIVATE,
     DeltaRs,
     open_private,
     split_properties,
 )
+
+Data = (
+    ArrowStreamExportable
+    | ArrowArrayExportable
+    | Sequence[ArrowArrayExportable]
+    | Sequence[Mapping[str, Any]]
+    | Mapping[str, Sequence[Any]]
+)
+
+
+Mode = Literal["error", "append", "overwrite", "ignore"]
 
 
 @contextmanager
@@ -40,12 +60,46 @@ def read_back(made: Staging[None]) -> Iterator[RecordBatchReader]:
         yield open_private(folder, {0: actions}).scan()
 
 
+def arrow_data(data: Any) -> Any:
+    """Return data as deltalake takes it: rows and columns of Python become Arrow.
+
+    Args:
+        data: a list of rows as dictionaries, a dictionary of columns as lists, or
+            anything that gives Arrow data.
+    """
+    if isinstance(data, list | tuple) and data and isinstance(data[0], Mapping):
+        # All rows are looked at, because a row may lack columns that others have.
+        names = dict.fromkeys(name for row in data for name in row)
+        data = {name: [row.get(name) for row in data] for name in names}
+    if isinstance(data, Mapping):
+        try:
+            return pa.table(dict(data))
+        except (pa.ArrowException, TypeError) as error:
+            raise DeltaError(
+                f"the data isn't columns of equal length: {error}; give a dictionary "
+                "of lists, or a list of dictionaries"
+            ) from error
+    batches = data if isinstance(data, list | tuple) else [data]
+    if not batches or not all(map(_is_arrow, batches)):
+        kinds = {type(one).__name__ for one in batches} or {"an empty list"}
+        raise DeltaError(
+            f"data can't be {listed(sorted(kinds))}; give Arrow data such as a "
+            "DataFrame or a pyarrow Table, a list of dictionaries, or a dictionary of "
+            "lists"
+        )
+    return data
+
+
+def _is_arrow(data: object) -> bool:
+    return any(map(partial(hasattr, data), ("__arrow_c_stream__", "__arrow_c_array__")))
+
+
 def write_deltalake(
     table_or_uri: str | Path | deltalake.DeltaTable | tuple[Catalog, str],
-    data: ArrowStreamExportable | ArrowArrayExportable | Sequence[ArrowArrayExportable],
+    data: Data,
     *,
     partition_by: list[str] | str | None = None,
-    mode: Literal["error", "append", "overwrite", "ignore"] = "error",
+    mode: Mode = "error",
     name: str | None = None,
     description: str | None = None,
     configuration: Mapping[str, str | None] | None = None,
@@ -62,7 +116,8 @@ def write_deltalake(
     Args:
         table_or_uri: a `DeltaTable`, a `deltasql://` URI, a pair of a catalog and a
             name, or what deltalake takes.
-        data: anything that gives Arrow data; streams are written as they come.
+        data: anything that gives Arrow data, of which streams are written as they come;
+            a list of rows as dictionaries, or a dictionary of columns as lists.
         partition_by: the columns that a new table is partitioned by.
         mode: what to do where the table exists: fail, append, replace its rows, or
             nothing.
@@ -106,15 +161,21 @@ def write_deltalake(
         "commit_properties": commit_properties,
         "post_commithook_properties": post_commithook_properties,
     }
-    table = find_table(table_or_uri)
+    rows, table = arrow_data(data), find_table(table_or_uri)
+    if mode not in get_args(Mode):
+        known = ", ".join(get_args(Mode))
+        raise DeltaError(
+            f"there is no mode {mode!r}{did_you_mean(mode, get_args(Mode))}; the modes "
+            f"are {known}"
+        )
     if table is None:
         plain: Any = table_or_uri
         with naming_schemes():
-            deltalake.write_deltalake(plain, data, **options)
+            deltalake.write_deltalake(plain, rows, **options)
     elif (opened := _open(table, storage_options)) is None:
-        _first_write(table, data, options)
+        _first_write(table, rows, options)
     else:
-        deltalake.write_deltalake(opened, data, **options)
+        deltalake.write_deltalake(opened, rows, **options)
 
 
 def convert_to_deltalake(
@@ -255,10 +316,9 @@ class _Handle(deltalake.DeltaTable):
 
 
 def _open(table: NamedTable, storage_options: dict[str, str] | None) -> _Handle | None:
-    try:
-        raw = SqlRawTable(table.catalog, table.name, None, storage_options)
-    except TableNotFoundError:
+    if (found := table.catalog.find(table.name)) is None:
         return None
+    raw = SqlRawTable(table.catalog, table.name, found, storage_options)
     return _Handle(raw, storage_options)
 
 
@@ -283,6 +343,8 @@ def _first_write(table: NamedTable, data: Any, options: dict[str, Any]) -> None:
 
     operation = Operation("write", DeltaRs(write, properties=ours))
     place, storage_options = table.uri.location, options["storage_options"]
-    make_table(
-        table.catalog, table.name, place, operation, storage_options, write_again
-    )
+    columns: Any = getattr(data, "column_names", None) or getattr(data, "columns", ())
+    with suggesting(lambda: columns):
+        make_table(
+            table.catalog, table.name, place, operation, storage_options, write_again
+        )

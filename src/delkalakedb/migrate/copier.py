@@ -9,7 +9,7 @@ read-only, or forgets it.
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -33,9 +33,9 @@ from delkalakedb.catalog.load import (
 )
 from delkalakedb.catalog.read import Head
 from delkalakedb.errors import CatalogError, MirrorError, ReadOnlyError
+from delkalakedb.progress import Progress, ProgressOption, report, reporting
 from delkalakedb.settings import Uri
 
-_Tell = Callable[[str, int, int], None]
 State = Literal["copied", "already there", "would copy"]
 
 
@@ -91,7 +91,7 @@ def copy_catalog(
     *,
     move: bool = False,
     dry_run: bool = False,
-    progress: _Tell | None = None,
+    progress: ProgressOption = None,
 ) -> list[Copied]:
     """Hand tables over to another catalog, with all of their history.
 
@@ -105,8 +105,8 @@ def copy_catalog(
         move: make the source forget the tables in the end, instead of keeping them
             read-only.
         dry_run: only report what would be copied.
-        progress: called with a table's name, the number of its rows that are copied,
-            and of all its rows.
+        progress: called with a `Progress` whose unit is the rows of a table in the
+            catalog; True draws a bar.
 
     Returns:
         What was done for each table.
@@ -124,14 +124,12 @@ def copy_catalog(
         >>> dk.connect(target)["sales"].count()
         3
     """
-    with connect(source) as ours:
+    with connect(source) as ours, reporting(progress):
         names = tables or [table.name for table in ours.tables()]
         if dry_run:
             return [_preview(ours, name) for name in names]
         with connect(target) as theirs:
-            return [
-                _copy(ours, theirs, name, move=move, tell=progress) for name in names
-            ]
+            return [_copy(ours, theirs, name, move=move) for name in names]
 
 
 def _preview(source: Catalog, name: str) -> Copied:
@@ -140,9 +138,7 @@ def _preview(source: Catalog, name: str) -> Copied:
     return _copied(head, "would copy", rows, time.monotonic())
 
 
-def _copy(
-    source: Catalog, target: Catalog, name: str, *, move: bool, tell: _Tell | None
-) -> Copied:
+def _copy(source: Catalog, target: Catalog, name: str, *, move: bool) -> Copied:
     if source._backend is target._backend:
         raise CatalogError(f"{source.uri}: a catalog can't be copied to itself")
     started = time.monotonic()
@@ -161,18 +157,16 @@ def _copy(
             f"{name} isn't copied: it was {moved}, which has no such table"
         )
     else:
-        rows = _hand_over(source, target, head, moving, tell)
+        rows = _hand_over(source, target, head, moving)
     _end_hold(source, head, moved, move=move)
     return _copied(head, state, rows, started)
 
 
-def _hand_over(
-    source: Catalog, target: Catalog, head: Head, moving: str, tell: _Tell | None
-) -> int:
+def _hand_over(source: Catalog, target: Catalog, head: Head, moving: str) -> int:
     with _held(source, target, head, moving) as head:
         mirror = Outbox(source._backend).load(head.name)
         staged = StagedTable(target, head.name, head.location, _key(source, head))
-        rows = _stage(source, target, head, staged, tell)
+        rows = _stage(source, target, head, staged)
         ours = (source._backend, head.table_id)
         if differs := find_difference(ours, (target._backend, staged.table_id)):
             staged.drop()
@@ -200,13 +194,7 @@ def _held(source: Catalog, target: Catalog, head: Head, moving: str) -> Iterator
         raise
 
 
-def _stage(
-    source: Catalog,
-    target: Catalog,
-    head: Head,
-    staged: StagedTable,
-    tell: _Tell | None,
-) -> int:
+def _stage(source: Catalog, target: Catalog, head: Head, staged: StagedTable) -> int:
     numbered = renumbered(head, staged.table_id)
     counts = [count_rows(source._backend, part, head.table_id) for part in PARTS]
     total, done = sum(counts), 0
@@ -218,8 +206,8 @@ def _stage(
             with staged.writing() as session:
                 staged.write(session, numbered, inserts(part, rows))
             done += rows.num_rows
-            if tell is not None:
-                tell(head.name, done, total)
+            what = f"copy {head.name}"
+            report(Progress(what=what, done=done, total=total, unit="rows"))
     return total
 
 

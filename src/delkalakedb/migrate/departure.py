@@ -7,7 +7,7 @@ Drop publishes every version, too, unless the files are deleted as well. Then th
 deleted first, so that a concurrent reader finds no table rather than a part of one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -38,12 +38,17 @@ from delkalakedb.mirror.publisher import (
 from delkalakedb.mirror.verify import Report, verify_table
 from delkalakedb.model.paths import LOG
 from delkalakedb.model.rules.protocol import is_fenced
-from delkalakedb.storage import ObjectMeta, Store, open_store, real_location
+from delkalakedb.progress import ProgressOption, reporting
+from delkalakedb.storage import (
+    ObjectMeta,
+    Store,
+    delete_counted,
+    open_store,
+    real_location,
+)
 
 # Attempts to forget a table at the version that was verified.
 _ATTEMPTS = 10
-# Files deleted by one call of the store.
-_AT_ONCE = 1000
 _Options = Mapping[str, str] | None
 
 
@@ -213,7 +218,7 @@ def drop_table(
     with_data: bool = False,
     force: bool = False,
     storage_options: _Options = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: ProgressOption = None,
 ) -> Dropped:
     """Forget a table, and delete its files if `with_data` is set.
 
@@ -224,7 +229,7 @@ def drop_table(
             deleted, and their targets stay.
         force: forget the table even if some of its versions can't be published.
         storage_options: of the table's object store.
-        progress: called with the number of files deleted so far, and of all files.
+        progress: called with a `Progress` of the files deleted; True draws a bar.
 
     Returns:
         The version that the table had, and the number and size of deleted files.
@@ -246,7 +251,10 @@ def drop_table(
     dropped = _forget(catalog, name, storage_options, complete=False, force=force)
     # Listed again, because writers may have added files since.
     found = _listed(dropped.location, storage_options)
-    _delete(open_store(dropped.location, storage_options), found, progress)
+    store = open_store(dropped.location, storage_options)
+    with reporting(progress):
+        delete_counted(store, [file.path for file in found], f"drop {name}")
+    store.delete_remains()
     size_bytes = sum(file.size_bytes for file in found)
     return replace(dropped, deleted_files=len(found), deleted_bytes=size_bytes)
 
@@ -337,13 +345,3 @@ def _complaining(name: str, force: bool) -> Iterator[None]:
                 f"completed: {error}. If you drop it by force (--force, or "
                 "force=True), versions that aren't in the log are lost"
             ) from error
-
-
-def _delete(
-    store: Store, files: Sequence[ObjectMeta], progress: Callable[[int, int], None]
-) -> None:
-    for start in range(0, len(files), _AT_ONCE):
-        part = files[start : start + _AT_ONCE]
-        store.delete_own(file.path for file in part)
-        progress(start + len(part), len(files))
-    store.delete_remains()

@@ -7,16 +7,18 @@ nothing to its log. After the cut-over the catalog decides, as for any table of 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from os import PathLike
 from typing import Any
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, using_table
 from delkalakedb.catalog.load import find_table_at, set_hold
 from delkalakedb.catalog.read import FOLLOWING, Head
 from delkalakedb.errors import DeltaError, MirrorError
-from delkalakedb.migrate.importer import Imported, Tell, import_table, store_at
+from delkalakedb.migrate.importer import Imported, import_table, store_at
 from delkalakedb.mirror import adopt
 from delkalakedb.mirror.verify import verify_table
 from delkalakedb.model.times import from_ms
+from delkalakedb.progress import ProgressOption, reporting
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import list_log
 
@@ -81,14 +83,14 @@ class Synced:
 
 
 def follow(
-    location: str | Store,
+    location: str | PathLike[str] | Store,
     uri: CatalogOrUri,
     *,
     table: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     history: bool = True,
     outside_files: bool = False,
-    progress: Tell | None = None,
+    progress: ProgressOption = None,
 ) -> Imported:
     """Import a table that other writers still write; the catalog can only read it.
 
@@ -101,7 +103,7 @@ def follow(
             checkpoint on.
         outside_files: accept a shallow clone, whose log names files of another location
             by absolute paths; such files are read, never deleted.
-        progress: called after each part that is in the catalog.
+        progress: called with a `Progress` as in `import_table`; True draws a bar.
 
     Returns:
         The versions brought in, and the comparison of the catalog with the log.
@@ -141,6 +143,7 @@ def sync(
     table: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     outside_files: bool = False,
+    progress: ProgressOption = None,
 ) -> Synced:
     """Import the commits that other writers made to a followed table.
 
@@ -166,8 +169,10 @@ def sync(
         >>> deltalake.write_deltalake("events", pa.table({"id": [2]}), mode="append")
         >>> dk.sync(uri).version
         1
+        progress: called with a `Progress` after each version that is in the catalog;
+            True draws a bar.
     """
-    with using_table(uri, table) as (catalog, name):
+    with using_table(uri, table) as (catalog, name), reporting(progress):
         head = _followed(catalog, name)
         store = open_store(head.location, storage_options)
         return _caught_up(catalog, name, store, outside_files)
@@ -180,6 +185,7 @@ def cut_over(
     deep: bool = False,
     storage_options: Mapping[str, str] | None = None,
     outside_files: bool = False,
+    progress: ProgressOption = None,
 ) -> Synced:
     """End the following of a table: from now on commits go through the catalog.
 
@@ -211,8 +217,10 @@ def cut_over(
         >>> followed = dk.follow("events", uri)
         >>> print(dk.cut_over(uri).hold)
         None
+        progress: called with a `Progress` after each version that is in the catalog,
+            and while the table is verified; True draws a bar.
     """
-    with using_table(uri, table) as (catalog, name):
+    with using_table(uri, table) as (catalog, name), reporting(progress):
         head = _followed(catalog, name)
         # After the cut-over a table that isn't writable here would have no writer.
         head.check_writable()

@@ -19,6 +19,7 @@ from delkalakedb.catalog.load import Entry, adopt_entry, hold_mirror
 from delkalakedb.errors import CodecError, MirrorError
 from delkalakedb.model.actions import CommitInfo, decode_commit, sha256_of
 from delkalakedb.model.paths import LAST_CHECKPOINT, LOG, VERSION, commit_path
+from delkalakedb.progress import Progress, ProgressOption, report, reporting
 from delkalakedb.storage import ObjectMeta, ObjectNotFoundError, Store, open_store
 from delkalakedb.telemetry import log_event
 
@@ -67,6 +68,7 @@ def adopt(
     storage_options: Mapping[str, str] | None = None,
     store: Store | None = None,
     outside_files: bool = False,
+    progress: ProgressOption = None,
 ) -> tuple[int, ...] | tuple[str, ...]:
     """Adopt a table's foreign commits, or discard them.
 
@@ -81,6 +83,7 @@ def adopt(
         store: the store at the table's location, if it is open already.
         outside_files: also adopt commits of a shallow clone, which name files of
             another location by absolute paths; such files are read, never deleted.
+        progress: called with a `Progress` after each adopted version; True draws a bar.
 
     Returns:
         The adopted versions, or the paths of the copies.
@@ -99,7 +102,7 @@ def adopt(
         >>> dk.mirror.adopt(table.catalog_uri)
         (2,)
     """
-    with using_table(uri, table) as (catalog, name):
+    with using_table(uri, table) as (catalog, name), reporting(progress):
         store = store or open_store(catalog.table(name).location, storage_options)
         if discard:
             return _discard(catalog, name, store)
@@ -122,8 +125,14 @@ def _adopt(
             adopt_entry(catalog, lease, decoded, outside_files=outside_files)
             adopted.append(entry.version)
             _tell(name, entry.version, "adopted", logging.INFO)
+            report(_progress(name, len(adopted)))
         _settle(catalog, name)
     return tuple(adopted)
+
+
+def _progress(name: str, adopted: int) -> Progress:
+    what = f"adopt commits of {name}"
+    return Progress(what=what, done=adopted, total=None, unit="versions")
 
 
 def _discard(catalog: Catalog, name: str, store: Store) -> tuple[str, ...]:

@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
 from delkalakedb.errors import CodecError
+from delkalakedb.model.display import format_minute
+from delkalakedb.model.markup import Listing
 from delkalakedb.model.times import from_ms
 
 if TYPE_CHECKING:
     from delkalakedb.model.schema.schema import Schema
 
 Strings = dict[str, str | None]
+_T = TypeVar("_T")
 
 
 class _Record:
@@ -63,6 +66,31 @@ class _Record:
             return msgspec.convert(dict(values), cls)
         except msgspec.ValidationError as error:
             raise CodecError(f"not a {cls.__name__}: {error}") from error
+
+
+class History(Listing[_T]):
+    """The commits of a table, newest first: a list that a notebook shows as a table.
+
+    The items are `Commit` objects, or the dictionaries of deltalake's `history`.
+    """
+
+    @staticmethod
+    def _row(item: _T) -> Mapping[str, object]:
+        known = item.to_dict() if isinstance(item, Commit) else item
+        fields: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
+        time_ms = fields.get("timestamp_ms", fields.get("timestamp"))
+        parameters = fields.get("operation_parameters") or fields.get(
+            "operationParameters"
+        )
+        given = (parameters or {}).items()
+        author = ("db_user", "os_user", "userName", "client", "engineInfo")
+        return {
+            "version": fields.get("version"),
+            "time (UTC)": format_minute(time_ms) if isinstance(time_ms, int) else None,
+            "operation": fields.get("operation"),
+            "parameters": ", ".join(f"{name}: {value}" for name, value in given),
+            "by": next(filter(None, map(fields.get, author)), None),
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

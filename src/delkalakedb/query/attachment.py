@@ -122,7 +122,7 @@ class Attachment:
         return f"Attachment({self._name}, {len(self.tables)} tables, {self._catalog!r})"
 
     def _names(self) -> list[str]:
-        there = sorted(self._catalog.versions())
+        there = sorted(self._catalog._versions())
         if self._chosen is None:
             names = there
         else:

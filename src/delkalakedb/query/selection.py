@@ -119,7 +119,7 @@ class _Tables:
     def _versions(self) -> dict[str, int]:
         # One statement, so that a transaction over several tables is seen whole.
         return {
-            name: version for name, (version, _) in self._catalog.versions().items()
+            name: version for name, (version, _) in self._catalog._versions().items()
         }
 
     def name(self, reference: Reference) -> str:

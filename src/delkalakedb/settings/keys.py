@@ -572,7 +572,7 @@ def _unknown(key: str, source: str) -> str:
     section = key.rpartition(".")[0]
     while section and section not in _SECTIONS:
         section = section.rpartition(".")[0]
-    near = did_you_mean(key, _KEYS)
+    near = did_you_mean(key, [*_KEYS, *_SECTIONS])
     return f"unknown key {key}, from {source}{near}; {_inside(section)}"
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from delkalakedb.errors import UriError
+from delkalakedb.errors import UriError, did_you_mean
 from delkalakedb.settings.redaction import MASK, redact, redact_uri
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ OPTIONS: Mapping[str, Option] = {
 def _check_option(name: str, value: _OptionValue, tls: bool) -> _OptionValue:
     option = OPTIONS.get(name)
     if option is None:
-        raise UriError(f"unknown parameter {name!r}; allowed: {_allowed(tls)}")
+        near = did_you_mean(name, OPTIONS)
+        raise UriError(f"unknown parameter {name!r}{near}; allowed: {_allowed(tls)}")
     if option.tls and not tls:
         raise UriError(f"{name} is for postgres only; allowed here: {_allowed(tls)}")
     read = option.read(_write_option(value))
@@ -338,9 +339,11 @@ def _check_engine(engine: str) -> None:
     # First the built-in names, because the entry points are read from disk.
     if engine in _BUILT_IN or engine in supported_engines():
         return
-    shown = f" {engine!r}" if _NAME.fullmatch(engine) else ""
+    named = _NAME.fullmatch(engine) is not None
+    shown = f" {engine!r}" if named else ""
+    near = did_you_mean(engine, supported_engines()) if named else ""
     raise UriError(
-        f"unknown engine{shown}; supported: {', '.join(supported_engines())}"
+        f"unknown engine{shown}{near}; supported: {', '.join(supported_engines())}"
     )
 
 

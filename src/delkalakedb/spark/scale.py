@@ -5,7 +5,7 @@ bytes of commits and the file actions of checkpoints in the order of the log, so
 result equals that of a single process.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from delkalakedb.catalog import using_table
 from delkalakedb.deltalake import DeltaTable
-from delkalakedb.migrate import Imported, ImportProgress, import_table as import_log
+from delkalakedb.migrate import Imported, import_table as import_log
 from delkalakedb.mirror.verify import Report, verify_table
 from delkalakedb.model.actions import decode_commit, encode_commit
 from delkalakedb.model.log import FileKey
+from delkalakedb.progress import ProgressOption
 from delkalakedb.spark.session import check_spark
 from delkalakedb.storage import ObjectMeta, Readable, Store, open_store
 from delkalakedb.storage.log import (
@@ -57,7 +58,7 @@ def import_table(
     history: bool = True,
     deep: bool = False,
     outside_files: bool = False,
-    progress: Callable[[ImportProgress], None] | None = None,
+    progress: ProgressOption = None,
 ) -> Imported:
     """Import a table like `dk.import_table`, with executors reading the log.
 
@@ -73,7 +74,7 @@ def import_table(
             state.
         outside_files: whether to accept a shallow clone, whose log names files of
             another location by absolute paths. Those files are read and never deleted.
-        progress: called after each part that was loaded into the catalog.
+        progress: called with a `Progress` as in `dk.import_table`; True draws a bar.
 
     Returns:
         The versions brought in, and the comparison of the catalog with the log.

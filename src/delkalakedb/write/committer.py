@@ -284,7 +284,8 @@ class Together:
         if self._absent is not None:
             raise self._absent
         if name not in self._versions:
-            raise no_such_table(name)
+            with self.catalog._backend.reading() as session:
+                raise no_such_table(name, session)
         version, identity = self._versions[name]
         return self.catalog.snapshot(name, version, identity=identity)
 

@@ -204,10 +204,9 @@ def drop(
         if not dry_run:
             effect = data[0].upper() + data[1:]
             app.confirm(f"Drop {table} at version {version}? {effect}.", yes=yes)
-            with app.progress(f"drop {table}") as advance:
-                done = catalog.drop_table(
-                    table, with_data=with_data, force=force, progress=advance
-                )
+            done = catalog.drop_table(
+                table, with_data=with_data, force=force, progress=not app.quiet
+            )
     verb = "Would drop" if dry_run else "Dropped"
     if with_data and not dry_run:
         counted = count_of(done.deleted_files, "file")

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,7 +15,7 @@ from delkalakedb.catalog.read import load_commits
 from delkalakedb.clock import now_ms
 from delkalakedb.deltalake.raw.raw_table import SqlRawTable
 from delkalakedb.deltalake.vacuum import Vacuum, retention_of
-from delkalakedb.errors import DeltaError
+from delkalakedb.errors import DeltaError, DeltalakeDBError
 from delkalakedb.mirror.checkpoint import (
     clean_log,
     write_checkpoint,
@@ -89,7 +90,14 @@ def vacuum(
     info = _info("VACUUM START", parameters, start, custom)
     _commit(table, _newest(table), info)
     # What was ratified meanwhile may have brought a file back.
-    deleted = vacuum.delete(plan)
+    try:
+        deleted = vacuum.delete(plan)
+    except BaseException:
+        # The reason matters more than a second failure.
+        with suppress(DeltalakeDBError):
+            info = _info("VACUUM END", {"status": "FAILED"}, {}, custom)
+            _commit(table, _newest(table), info)
+        raise
     end = {"numDeletedFiles": len(deleted), "numVacuumedDirectories": 0}
     info = _info("VACUUM END", {"status": "COMPLETED"}, end, custom)
     _commit(table, _newest(table), info, app_txns(commit_properties))

@@ -1,14 +1,20 @@
 """How far each table's mirror is behind, for people and for monitoring."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, uri_of, using_catalog
-from delkalakedb.catalog.commit import Mirror, Outbox, load_reconcilers
+from delkalakedb.catalog.commit import (
+    Mirror,
+    MirrorState,
+    Outbox,
+    load_reconcilers,
+)
+from delkalakedb.model.display import format_span
+from delkalakedb.model.markup import Listing, StateWord
 from delkalakedb.model.times import from_ms
-
-MirrorState = Literal["pending", "published", "failed", "diverged", "held"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,22 @@ class MirrorStatus:
         return asdict(self)
 
 
+class Statuses(Listing[MirrorStatus]):
+    """The mirrors of several tables: a list that a notebook shows as a table."""
+
+    @staticmethod
+    def _row(item: MirrorStatus) -> Mapping[str, object]:
+        return {
+            "table": item.table,
+            "state": StateWord(item.state),
+            "version": item.ratified_version,
+            "published": item.published_version,
+            "behind": item.versions_behind,
+            "for": format_span(item.seconds_behind) if item.versions_behind else None,
+            "last error": item.last_error,
+        }
+
+
 def status(uri: CatalogOrUri, table: str | None = None) -> list[MirrorStatus]:
     """Return the mirror of a table, or of every table of a catalog.
 
@@ -89,7 +111,7 @@ def status(uri: CatalogOrUri, table: str | None = None) -> list[MirrorStatus]:
     with using_catalog(uri) as catalog:
         outbox = Outbox(catalog._backend)
         mirrors = outbox.load_all() if table is None else [outbox.load(table)]
-        return [*map(status_of, mirrors)]
+        return Statuses(map(status_of, mirrors))
 
 
 def absence(catalog: Catalog) -> str | None:
@@ -118,20 +140,9 @@ def status_of(mirror: Mirror) -> MirrorStatus:
         published_version=mirror.published_version,
         versions_behind=behind,
         seconds_behind=max(0.0, (now_ms - since_ms) / 1000) if behind else 0.0,
-        state=_state(mirror, behind),
+        state=mirror.condition,
         attempts=mirror.attempts,
         last_error=mirror.last_error,
         next_try_ms=mirror.next_try_ms,
         checkpoint_version=mirror.checkpoint_version,
     )
-
-
-def _state(mirror: Mirror, behind: int) -> MirrorState:
-    """Return the state; the database stores only how the last attempt ended."""
-    if mirror.hold is not None:
-        return "held"
-    if mirror.state == "diverged":
-        return "diverged"
-    if not behind:
-        return "published"
-    return "failed" if mirror.state == "failed" else "pending"

@@ -5,7 +5,7 @@ the buckets whose sums differ are read again.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -15,6 +15,7 @@ import msgspec
 
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import KINDS, Action, action_to_dict
+from delkalakedb.model.markup import Listing, StateWord, card, grid
 from delkalakedb.model.schema.schema import Column, Schema
 from delkalakedb.model.stats.stats import Stats, column_bounds, parse_stats
 from delkalakedb.model.stats.values import TIMES, kind_of
@@ -86,6 +87,18 @@ class Report:
         values: dict[str, Any] = msgspec.to_builtins(self)
         return {**values, "differences": list(values["differences"]), "ok": self.ok}
 
+    def _repr_html_(self) -> str:
+        fields = {
+            "mirror": StateWord("ok" if self.ok else "differs"),
+            "version": self.ratified_version,
+            "published": self.published_version,
+            "versions checked": self.versions_checked,
+        }
+        rows = ((one.version, one.where, one.message) for one in self.differences)
+        end = "" if self.complete else "<div>… and more</div>"
+        found = grid(["version", "file", "difference"], rows) + end
+        return card(f"verify {self.table}", fields, "" if self.ok else found)
+
     def __str__(self) -> str:
         count = len(self.differences)
         verdict = "ok" if self.ok else f"{count} difference{'s' * (count > 1)}"
@@ -95,6 +108,21 @@ class Report:
             *(f"  {difference}" for difference in self.differences),
         ]
         return "\n".join(lines if self.complete else [*lines, "  ... and more"])
+
+
+class Reports(Listing[Report]):
+    """The reports on several tables: a list that a notebook shows as a table."""
+
+    @staticmethod
+    def _row(item: Report) -> Mapping[str, object]:
+        return {
+            "table": item.table,
+            "mirror": StateWord("ok" if item.ok else "differs"),
+            "version": item.ratified_version,
+            "published": item.published_version,
+            "versions checked": item.versions_checked,
+            "differences": "; ".join(map(str, item.differences)),
+        }
 
 
 Body = dict[str, Any]

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, functions as sf
 
 from delkalakedb.catalog import Catalog, Snapshot, open_catalog
 from delkalakedb.clock import now_ms
-from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
+from delkalakedb.errors import DeltaError, TableExistsError
 from delkalakedb.model.actions import (
     Action,
     Add,
@@ -180,9 +180,7 @@ def write(
 
 def _write_again(catalog: Catalog, plan: "Write") -> bool:
     """Write to an existing table; return whether the table exists."""
-    try:
-        snapshot = catalog.snapshot(plan.name)
-    except TableNotFoundError:
+    if (snapshot := catalog.find(plan.name)) is None:
         return False
     if (operation := plan.operation(snapshot)) is not None:
         options = plan.storage_options

@@ -36,7 +36,14 @@ def creation(
             f"{', '.join(versions)} can't be given: the protocol follows from the "
             "other properties"
         )
-    fields = parse_new_schema(schema) if isinstance(schema, str) else schema
+    if isinstance(schema, str):
+        schema = parse_new_schema(schema)
+    elif not hasattr(schema, "__arrow_c_schema__"):
+        raise DeltaError(
+            f"a schema can't be {type(schema).__name__}; give an Arrow schema, or "
+            "columns as text such as 'id BIGINT NOT NULL, day DATE'"
+        )
+    fields = schema
     columns = [partition_by] if isinstance(partition_by, str) else partition_by
 
     def create(folder: str) -> None:
@@ -63,7 +70,11 @@ def arrow_schema(schema_string: str) -> pa.Schema:
 
 
 def parse_new_schema(schema: str) -> deltalake.Schema:
-    """Parse a schema in Delta's JSON into deltalake's class."""
+    """Parse a schema in Delta's JSON, or columns in SQL, into deltalake's class."""
+    if not schema.lstrip().startswith("{"):
+        from delkalakedb.model.schema.ddl import parse_ddl
+
+        schema = parse_ddl(schema)
     try:
         return deltalake.Schema.from_json(schema)
     except ValueError as error:
