@@ -276,17 +276,20 @@ def _set_telemetry(kind: str) -> None:
         trace.set_tracer_provider(provider)
 
 
-def change(kind: str, table: str, warm: str, seed: str, rows: str) -> dict[str, Any]:
+def change(
+    shape: str, kind: str, table: str, warm: str, seed: str, rows: str
+) -> dict[str, Any]:
     """Change scattered rows of a table, after the same change of a small table."""
-    from table_writes import CHANGES
+    from table_writes import CHANGES, SHAPES
 
     import delkalakedb as dk
 
-    CHANGES[kind](dk.DeltaTable(warm), int(seed), 1000)
+    rows_of = SHAPES[shape]
+    CHANGES[kind](dk.DeltaTable(warm), rows_of, int(seed), 1000)
     handle = dk.DeltaTable(table)
     idle = peak_bytes()
     started = time.perf_counter()
-    CHANGES[kind](handle, int(seed), int(rows))
+    CHANGES[kind](handle, rows_of, int(seed), int(rows))
     seconds = time.perf_counter() - started
     return {"seconds": seconds, "used_bytes": peak_bytes() - idle}
 

@@ -34,6 +34,7 @@ from delkalakedb.write.engines import (
     Compaction,
     Purge,
     Search,
+    VectorDelete,
     Vectors,
     can_purge,
     check_partitions,
@@ -151,8 +152,9 @@ def delete(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
         lambda raw: raw.delete(**options),
         reads=lambda add: not (whole and _is_counted(add)),
     )
-    search = None if whole else Search(parsed, sql=predicate, deletes=True)
-    operation = Operation("delete", _with_vectors(table, engine, search), parsed)
+    search = None if whole else Search(parsed, sql=predicate)
+    marking = _with_vectors(table, engine, search, VectorDelete[str])
+    operation = Operation("delete", marking, parsed)
     return table.perform(operation, options["commit_properties"])
 
 
@@ -183,12 +185,15 @@ def _check_columns(table: SqlRawTable, updates: Iterable[str]) -> None:
 
 
 def _with_vectors(
-    table: SqlRawTable, engine: DeltaRs[T], search: Search | None
+    table: SqlRawTable,
+    engine: DeltaRs[T],
+    search: Search | None,
+    kind: type[Vectors[T]] = Vectors,
 ) -> Engine[T]:
     """Return the engine that writes deletion vectors where the table takes them."""
     if search is None or not takes_vectors(table.current()):
         return engine
-    return Vectors(engine, search, table.catalog.settings.vectors)
+    return kind(engine, search, table.catalog.settings.vectors)
 
 
 def create_merge_builder(

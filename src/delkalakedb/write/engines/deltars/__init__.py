@@ -19,7 +19,7 @@ else:
                 "IN_PRIVATE check_delta_rs explained open_filesystem open_input"
             ),
             "workspace": (
-                "DeltaRs Guest candidates open_private split_properties watched"
+                "DeltaRs Guest Ran candidates open_private split_properties watched"
             ),
         },
     )
