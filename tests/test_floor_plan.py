@@ -30,6 +30,7 @@ PUBLIC = "the package's own namespace"
 # Packages from the bottom to the top: each imports only those before it.
 PACKAGES = (
     ("errors", "doors", "forks", "clock"),
+    ("waits",),
     ("settings",),
     ("telemetry",),
     ("model",),
@@ -43,6 +44,7 @@ PACKAGES = (
     ("query",),
     ("spark",),
     (PUBLIC, "auto", "connection", "doctor"),
+    ("aio",),
     ("cli",),
 )
 # Rooms, and modules beside them, of one package, in the same order.
@@ -58,6 +60,7 @@ ROOMS = {
     "table write transactions registration",
     "query": "duck parquet sources filters metatables attachment formats selection "
     "relation append diff export",
+    "aio": "work handles transaction_block",
     "spark": "exceptions pyspark_api session session_catalog schemas reader writer "
     "dml face sparksql stand_in stream scale",
     "cli": "columns output app options prompt shell commands",
@@ -68,6 +71,7 @@ SEAMS = {
     "adbc_driver_postgresql": ("catalog/engine/postgres_bulk.py",),
     "deltalake": ("errors.py", "deltalake/", "write/engines/deltars/"),
     "duckdb": ("catalog/engine/duckdb.py", "query/duck.py"),
+    "greenlet": ("waits.py",),
     "obstore": ("storage/",),
     "opentelemetry": ("telemetry/",),
     "prometheus_client": ("telemetry/metrics_server.py",),

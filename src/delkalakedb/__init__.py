@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from delkalakedb.doors import door as _door
 
 if TYPE_CHECKING:
-    from delkalakedb import errors as errors, mirror as mirror
+    from delkalakedb import aio as aio, errors as errors, mirror as mirror
     from delkalakedb.catalog import Snapshot
     from delkalakedb.catalog.engine import CacheInfo, cache_info
     from delkalakedb.connection import Catalog, close, connect
@@ -51,6 +51,7 @@ else:
     __getattr__, __dir__ = _door(
         __name__,
         {
+            "aio": ".",
             "catalog": "Snapshot",
             "catalog.engine": "CacheInfo cache_info",
             "connection": "Catalog close connect",

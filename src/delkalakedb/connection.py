@@ -7,7 +7,7 @@ from delkalakedb import catalog
 from delkalakedb.catalog.engine import close_all
 from delkalakedb.errors import CatalogNotFoundError, DeltaError
 from delkalakedb.mirror.publisher import drain_loaded
-from delkalakedb.model.records import Table
+from delkalakedb.model.records import Commit, Table
 from delkalakedb.settings import Uri
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Catalog(catalog.Catalog):
 
     def write(
         self,
+        /,
         name: str,
         data: "Data",
         mode: Literal["error", "append", "overwrite", "ignore"] = "error",
@@ -125,6 +126,25 @@ class Catalog(catalog.Catalog):
         from delkalakedb.deltalake import write_deltalake
 
         write_deltalake((self, name), data, mode=mode, **options)
+
+    def follow(
+        self, name: str, since: int | None = None, *, poll: float = 1.0
+    ) -> Iterator[Commit]:
+        """Yield the commits of a table as they are made, without end.
+
+        No commit is skipped, and none comes twice. A Postgres server tells of commits
+        at once. Other databases, replicas and databases behind a pooler are asked.
+
+        Args:
+            name: the table.
+            since: the version after which commits are wanted; by default the latest.
+            poll: seconds between two looks.
+
+        Raises:
+            TableNotFoundError: The catalog has no such table, or it was dropped.
+            VersionNotFoundError: The next version isn't kept any more.
+        """
+        return iter(self.stream(name, since, poll))
 
     def sql(
         self,

@@ -7,6 +7,7 @@
     ├── QueryError                  (also ValueError)
     ├── CodecError                  (also ValueError)
     ├── TransactionError            (used after its end, nested, ...)
+    ├── FinishedError               (the cause of a `CancelledError`: it was too late)
     ├── DeltaError                  (also deltalake's DeltaError)
     │   ├── TableNotFoundError      (also deltalake's)
     │   ├── TableExistsError
@@ -34,6 +35,7 @@ would create the table.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from deltalake import exceptions as _deltalake
 
@@ -51,6 +53,7 @@ __all__ = [
     "DeltaError",
     "DeltalakeDBError",
     "DivergedError",
+    "FinishedError",
     "MirrorBehindError",
     "MirrorError",
     "PredicateError",
@@ -95,6 +98,18 @@ class CodecError(DeltalakeDBError, ValueError):
 
 class TransactionError(DeltalakeDBError):
     """A transaction is used after its end, or inside another one."""
+
+
+class FinishedError(DeltalakeDBError):
+    """A call that was cancelled had an effect already, and ran to its end.
+
+    It is the cause of the `CancelledError`. `result` is what the call would have
+    returned.
+    """
+
+    def __init__(self, result: Any) -> None:
+        super().__init__("the call was cancelled too late; it has ended")
+        self.result = result
 
 
 class DeltaError(DeltalakeDBError, _deltalake.DeltaError):

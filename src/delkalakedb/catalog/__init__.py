@@ -23,6 +23,6 @@ else:
             ),
             "pending_snapshot": "PendingSnapshot new_table",
             "cards": "answered",
-            "snapshot": "Snapshot described html_of",
+            "snapshot": "Filter Snapshot described html_of",
         },
     )

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         Skipped,
         SqlTxnLogWriter,
     )
-    from delkalakedb.catalog.read import Expired
+    from delkalakedb.catalog.read import CommitStream, Expired
     from delkalakedb.model.log import Staged
     from delkalakedb.model.records import Table
     from delkalakedb.model.times import Moment
@@ -264,6 +264,16 @@ class Catalog:
         """
         self._share.check_open()
         return SqlTxnLogReader(self._own, name, identity)
+
+    def stream(self, name: str, since: int | None, poll_s: float) -> CommitStream:
+        """Return the commits of a table after a version, by default the latest.
+
+        Args:
+            name: the table.
+            since: the version.
+            poll_s: seconds between two looks, for databases that don't tell of commits.
+        """
+        return self.snapshot(name).stream(since, poll_s)
 
     def commit(self, *staged: Staged) -> tuple[Committed | Skipped, ...]:
         """Commit all of `staged`, or none of it, without publishing.

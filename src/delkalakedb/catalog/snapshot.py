@@ -18,6 +18,7 @@ from delkalakedb.settings import redact
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from delkalakedb.catalog.read import CommitStream
     from delkalakedb.model.predicate.predicate import Predicate
     from delkalakedb.model.records import Commit, File, Table
     from delkalakedb.model.times import Moment
@@ -247,6 +248,18 @@ class Snapshot:
         from delkalakedb.model.records import History
 
         return History(found)
+
+    def stream(self, since: int | None, poll_s: float) -> CommitStream:
+        """Return the commits after a version, by default after this one.
+
+        Args:
+            since: the version.
+            poll_s: seconds between two looks, for databases that don't tell of commits.
+        """
+        from delkalakedb.catalog.read import CommitStream
+
+        after = self.version if since is None else since
+        return CommitStream(self._backend, self._head, after, poll_s)
 
     def num_records(self) -> int | None:
         """Count the rows by the statistics of the files.

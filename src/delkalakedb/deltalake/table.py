@@ -30,6 +30,7 @@ from delkalakedb.catalog import (
 )
 from delkalakedb.deltalake.raw import SqlRawTable, is_ours
 from delkalakedb.errors import (
+    DeltaError,
     DeltalakeDBError,
     QueryError,
     UriError,
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, PostCommitHookProperties
     from deltalake.table import FilePruningPredicateType, FilterType
 
+    from delkalakedb.catalog.read import CommitStream
     from delkalakedb.deltalake.optimizer import Optimizer
+    from delkalakedb.model.records import Commit
     from delkalakedb.progress import ProgressOption
 
 
@@ -297,6 +300,36 @@ class DeltaTable(deltalake.DeltaTable):
         uri = parse_uri(str(table_uri))
         name, catalog = require_table(uri), open_catalog(uri)
         return catalog.find(name) is not None
+
+    def follow(
+        self, since: int | None = None, *, poll: float = 1.0
+    ) -> Iterator[Commit]:
+        """Yield the commits of the table as they are made, as `Catalog.follow` does.
+
+        Args:
+            since: the version after which commits are wanted; by default the loaded
+                version.
+            poll: seconds between two looks, for databases that don't tell of commits.
+        """
+        return iter(self.stream(since, poll))
+
+    def stream(self, since: int | None, poll_s: float) -> CommitStream:
+        """Return the commits of the table after a version, by default the loaded one.
+
+        Args:
+            since: the version.
+            poll_s: seconds between two looks, for databases that don't tell of commits.
+        """
+        raw: Any = self._table
+        if not is_ours(raw):
+            raise DeltaError(f"{self.table_uri}: a table by path can't be followed")
+        return raw.snapshot.stream(since, poll_s)
+
+    @property
+    def loads_in_loop(self) -> bool:
+        """Whether the database's driver can wait without blocking an event loop."""
+        raw: Any = self._table
+        return is_ours(raw) and raw.catalog._backend.capabilities.event_loops
 
     def count(self) -> int:
         """Count the rows by the statistics of the files.

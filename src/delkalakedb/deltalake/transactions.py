@@ -136,6 +136,7 @@ class Transaction:
 
     def write(
         self,
+        /,
         name: str,
         data: Any,
         mode: Any = "error",
@@ -223,7 +224,7 @@ class Transaction:
         return self.tables.snapshot(name).table
 
     def delete(
-        self, name: str, predicate: str | None = None, **options: Any
+        self, /, name: str, predicate: str | None = None, **options: Any
     ) -> dict[str, Any]:
         """Stage a `DeltaTable.delete`.
 
@@ -247,7 +248,7 @@ class Transaction:
         """
         return self.table(name).delete(predicate, **options)
 
-    def update(self, name: str, **options: Any) -> dict[str, Any]:
+    def update(self, /, name: str, **options: Any) -> dict[str, Any]:
         """Stage a `DeltaTable.update`.
 
         Args:

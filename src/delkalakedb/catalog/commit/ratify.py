@@ -127,6 +127,7 @@ from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.vectors import InlineBounds
 from delkalakedb.settings import redact
 from delkalakedb.telemetry import COMMIT, CONFLICTS, VERSIONS, log_commit, measured
+from delkalakedb.waits import sleep
 
 if TYPE_CHECKING:
     from delkalakedb.settings import Settings
@@ -299,7 +300,7 @@ class SqlTxnLogWriter:
                         "history before you retry"
                     ) from error
             left -= 1
-            time.sleep(next(waits))
+            sleep(next(waits))
 
     def _resolve(
         self, staged: Sequence[Staged], transaction_id: str

@@ -23,6 +23,7 @@ from delkalakedb.errors import (
     CatalogUnavailableError,
 )
 from delkalakedb.telemetry import STATEMENT, measured
+from delkalakedb.waits import Bell, compute
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,6 +83,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     single_path_lookup: bool = False
     # The newest heads stay in memory, because no other process can write.
     keeps_heads: bool = False
+    # The driver waits for the server without blocking an event loop.
+    event_loops: bool = False
 
 
 class Insert(msgspec.Struct, frozen=True):
@@ -192,9 +195,13 @@ class Session(ABC):
         self, sql: str, params: Params, schema: "pa.Schema"
     ) -> "pa.RecordBatch":
         """Return the rows of a composed statement as Arrow, sorted by first column."""
-        rows = sorted(self.query_sql(sql, params))
-        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-        return columns_to_batch(columns, schema)
+        rows = self.query_sql(sql, params)
+
+        def batch() -> "pa.RecordBatch":
+            columns = list(zip(*sorted(rows), strict=True)) or [()] * len(schema)
+            return columns_to_batch(columns, schema)
+
+        return compute(len(rows), batch)
 
     def rows_many(self, queries: Sequence[Query]) -> list[list[Any]]:
         """Return the rows of several named statements, each with its own kind of row.
@@ -384,6 +391,15 @@ class Backend(ABC):
 
     def warm_up(self) -> None:  # noqa: B027
         """Load the libraries of the first bulk read; most engines need none."""
+
+    def listen(self, table_id: int, bell: Bell) -> None:  # noqa: B027
+        """Ring a bell after each commit to a table, if the database tells of commits.
+
+        The bell may ring more often. Calling this again does nothing.
+        """
+
+    def unlisten(self, bell: Bell) -> None:  # noqa: B027
+        """Ring a bell no more."""
 
     def is_gone(self) -> bool:
         """Return whether the database was removed, or replaced by another one."""

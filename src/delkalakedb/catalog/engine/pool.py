@@ -13,6 +13,9 @@ a fork while others were in use the child is refused.
 
 A database may need connections of two drivers. Their pools share one bound: a pool that
 needs a connection while all are taken or idle closes an idle one of the other pool.
+
+A call of an event loop waits for a connection by a bell, which the next connection that
+comes back rings. A call that waits in its thread takes it directly.
 """
 
 import atexit
@@ -35,6 +38,7 @@ from delkalakedb.clock import pauses
 from delkalakedb.errors import CatalogBusyError, CatalogUnavailableError
 from delkalakedb.forks import at_fork
 from delkalakedb.telemetry import POOL_WAIT
+from delkalakedb.waits import Bell, apart, calls, running, sleep
 
 if TYPE_CHECKING:
     from delkalakedb.settings import Settings, Uri
@@ -69,12 +73,48 @@ class _Slots:
         # One item for each connection that may be handed out; the only kind of queue in
         # which a finaliser may put an item while the same thread gets one.
         self.free: SimpleQueue[None] = SimpleQueue()
+        # of the calls of event loops that wait, in their order
+        self._bells: deque[Bell] = deque()
         self.put(self.size)
 
     def put(self, count: int = 1) -> None:
         """Allow `count` more connections to be handed out."""
         for _ in range(count):
             self.free.put(None)
+            if self._bells:
+                self._ring()
+
+    def take_in_turn(self, timeout_s: float) -> None:
+        """Let the call of an event loop take a connection, or raise `Empty`."""
+        if not self._bells:
+            with suppress(Empty):
+                self.free.get_nowait()
+                return
+        deadline = time.monotonic() + timeout_s
+        bell = Bell()
+        # Before `free` is looked at again, because one may be put in between.
+        self._bells.append(bell)
+        try:
+            while True:
+                with suppress(Empty):
+                    self.free.get_nowait()
+                    return
+                if not bell.wait(deadline - time.monotonic()):
+                    raise Empty
+                # Should a thread be faster, this call stays the first in line.
+                self._bells.appendleft(bell)
+        finally:
+            with suppress(ValueError):
+                self._bells.remove(bell)
+            if not self.free.empty():
+                # The bell was rung for a call that takes nothing.
+                self._ring()
+
+    def _ring(self) -> None:
+        """Ring the bell of the call that waits longest."""
+        with suppress(IndexError):
+            while not self._bells.popleft().ring():
+                pass
 
     def take_all(self) -> int:
         """Allow no connection to be handed out; return how many weren't."""
@@ -192,7 +232,10 @@ class Pool(Generic[C]):
         deadline = started + self._timeout_s
         self._check_open()
         try:
-            self._slots.free.get(timeout=self._timeout_s)
+            if calls and running():
+                self._slots.take_in_turn(self._timeout_s)
+            else:
+                self._slots.free.get(timeout=self._timeout_s)
         except Empty:
             raise CatalogBusyError(
                 f"{self._name}: all {self._slots.size} connections were in use "
@@ -207,13 +250,15 @@ class Pool(Generic[C]):
                     return idle
                 self._slots.close_surplus()
                 try:
+                    if calls:
+                        return apart(self._connect, self.close_connection)
                     return self._connect()
                 except NoFreeSlotError as full:
                     if time.monotonic() > deadline:
                         raise full.__cause__ or full from None
                 # An idle one of the other driver holds a slot of the server, too.
                 self._slots.close_one()
-                time.sleep(next(waits))
+                sleep(next(waits))
         except BaseException:
             self._slots.put()
             raise
@@ -222,23 +267,30 @@ class Pool(Generic[C]):
         """Take the last used idle connection that is healthy."""
         with suppress(IndexError):
             while True:
-                idle = self.idle.pop()
-                if self._healthy(idle):
-                    return idle
-                self.close_connection(idle)
+                idle, healthy = self.idle.pop(), False
+                try:
+                    if healthy := self._healthy(idle):
+                        return idle
+                finally:
+                    # The call may have been cancelled while it asked the server.
+                    if not healthy:
+                        self.close_connection(idle)
         return None
 
     def _give_back(self, connection: C) -> None:
+        healthy = False
         try:
-            if not self._users or not self._healthy(connection):
-                self.close_connection(connection)
-                return
-            self.idle.append(connection)
+            if healthy := bool(self._users) and self._healthy(connection):
+                self.idle.append(connection)
             if not self._users:
                 # The last user left while the connection was being returned.
                 self.close_idle()
         finally:
-            self._slots.put()
+            try:
+                if not healthy:
+                    self.close_connection(connection)
+            finally:
+                self._slots.put()
 
     def close_idle(self) -> None:
         """Close idle connections."""

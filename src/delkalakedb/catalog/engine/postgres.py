@@ -11,28 +11,38 @@ made for one transaction, with its BEGIN, and no statement is prepared by name.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 import secrets
 import select
+import selectors
+import threading
+import time
 from collections.abc import (
     Callable,
+    Collection,
+    Generator,
     Hashable,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from socket import MSG_DONTWAIT, socket, socketpair
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import psycopg
 from psycopg import conninfo, sql
+from psycopg.generators import execute
 from psycopg.pq import Conninfo, ConnStatus, TransactionStatus
+from psycopg.waiting import wait_async
 
 from delkalakedb.catalog.engine.backend import (
     UNFIT,
@@ -52,6 +62,7 @@ from delkalakedb.catalog.engine.pool import NoFreeSlotError, Pool
 from delkalakedb.catalog.engine.postgres_dump import dump_tables, dumped_rows
 from delkalakedb.catalog.engine.preparations import Prepared, preparation
 from delkalakedb.catalog.engine.statements import load_statements, qualify
+from delkalakedb.clock import pauses
 from delkalakedb.errors import (
     CatalogBusyError,
     CatalogError,
@@ -59,6 +70,9 @@ from delkalakedb.errors import (
     CatalogUnavailableError,
     UnknownOutcomeError,
 )
+from delkalakedb.forks import Forkable
+from delkalakedb.telemetry import log_event
+from delkalakedb.waits import Bell, apart, calls, compute, running, seal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +80,8 @@ if TYPE_CHECKING:
     from delkalakedb.catalog.engine.postgres_bulk import Connection as BulkConnection
     from delkalakedb.settings import Settings, Uri
 
+T = TypeVar("T")
+_log = logging.getLogger("delkalakedb.follow")
 # the statements of every small commit
 _HOT = (
     "wait_for_migration",
@@ -89,6 +105,16 @@ _COPY_ROWS = 100
 _NAME_BITS = 63
 # bytes of an identifier in Postgres
 _MAX_NAME_BYTES = 63
+# seconds for the server to end a statement whose caller was cancelled
+_CANCEL_S = 5.0
+# seconds between two looks for a signal such as that of Ctrl-C, as in psycopg
+_INTERVAL_S = 0.1
+# prefix of the channels that tell of commits
+_CHANNEL = "dl_"
+# seconds before the lost connection that hears of commits is opened again
+_LISTEN_PAUSES_S = 0.05, 2.0
+# bytes of the socket by which bells tell of themselves that are read at once
+_MOST_BELLS = 4096
 _Query = tuple[str, Params]
 # Read committed, because a writer that waited for a table's lock must see what was
 # committed meanwhile. It is the default of a session that isn't shared.
@@ -128,6 +154,29 @@ class _Connection(psycopg.Connection[Row]):
     # None in a session that a pooler shares with other clients
     prepared: Prepared | None = None
 
+    def wait(
+        self,
+        gen: Generator[Any, Any, T],
+        interval: float = _INTERVAL_S,
+        *timeout: Any,
+        **options: Any,
+    ) -> T:
+        """Wait for the server, in a call of an event loop without blocking it."""
+        if not calls or (call := running()) is None:
+            return super().wait(gen, interval, *timeout, **options)
+        socket = self.pgconn.socket
+        try:
+            return call.wait(wait_async(gen, socket, interval, *timeout, **options))
+        except asyncio.CancelledError:
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                # Otherwise the server would go on, perhaps to wait for a lock. The pool
+                # closes a connection that doesn't become idle.
+                with suppress(psycopg.Error, TimeoutError):
+                    apart(partial(self.cancel_safe, timeout=_CANCEL_S))
+                    ended = wait_async(gen, socket, interval)
+                    call.wait(asyncio.wait_for(ended, _CANCEL_S))
+            raise
+
 
 class _Database:
     """A process's connections to one database with one role and password.
@@ -160,6 +209,7 @@ class _Database:
         self.bulk_pool: Pool[BulkConnection] = new_pool(
             self._connect_bulk, healthy=_is_bulk_healthy, beside=self.pool
         )
+        self.listener = _Listener(self.name, self.pool, self.settings.size)
 
     def leave(self, user: object) -> None:
         """End the use by one catalog; the last one closes the connections."""
@@ -226,6 +276,154 @@ class _Database:
             return bulk.Connection(self.conninfo)
 
 
+class _Followed(NamedTuple):
+    """A table that a process follows.
+
+    Args:
+        begin: the statement after which commits to the table notify the session.
+        end: the statement that undoes `begin`.
+        table_id: the table.
+    """
+
+    begin: str
+    end: str
+    table_id: int
+
+
+class _Listener(Forkable):
+    """A thread with one connection of the pool that hears of commits.
+
+    The thread lives as long as there are bells. A bell also rings when the connection
+    begins to hear of its table, because commits may have been missed before. Behind a
+    pooler, on a replica, and with a pool of one connection no bell ever rings.
+    """
+
+    def __init__(self, name: str, pool: Pool[_Connection], size: int) -> None:
+        self._name = name
+        self._pool = pool
+        self._deaf = size < 2
+        super().__init__()
+
+    def _reset(self) -> None:
+        self._bells: dict[Bell, _Followed] = {}
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        # What is sent to the second one makes the thread look at the bells.
+        self._ends: tuple[socket, socket] | None = None
+
+    def add(self, bell: Bell, followed: _Followed) -> None:
+        """Ring a bell after commits to a table, until it is removed."""
+        if self._deaf or bell in self._bells:
+            return
+        self._bells[bell] = followed
+        with self._lock:
+            if self._thread is None:
+                self._ends = socketpair()
+                self._thread = threading.Thread(
+                    target=self._run, name="delkalakedb-listener", daemon=True
+                )
+                self._thread.start()
+        self._tell()
+
+    def remove(self, bell: Bell) -> None:
+        """Ring a bell no more. The garbage collector may call this at any moment."""
+        if self._bells.pop(bell, None) is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        if (ends := self._ends) is not None:
+            # An error: the thread has ended, or has enough to read.
+            with suppress(OSError):
+                ends[1].send(b".", MSG_DONTWAIT)
+
+    def _run(self) -> None:
+        waits = pauses(*_LISTEN_PAUSES_S, jitter=0.5)
+        while not self._has_ended():
+            try:
+                with self._pool.connection() as connection:
+                    try:
+                        self._hear(connection)
+                    finally:
+                        # It listens, and holds locks.
+                        connection.close()
+            except psycopg.errors.ReadOnlySqlTransaction:
+                self._deaf = True
+            except (psycopg.Error, CatalogError) as error:
+                text = f"{self._name}: can't hear of commits, will try again: {error}"
+                log_event(_log, logging.WARNING, text)
+            if self._deaf:
+                self._bells.clear()
+            if self._bells:
+                time.sleep(next(waits))
+
+    def _has_ended(self) -> bool:
+        with self._lock:
+            if self._bells:
+                return False
+            for end in self._ends or ():
+                end.close()
+            self._thread = self._ends = None
+            return True
+
+    def _hear(self, connection: _Connection) -> None:
+        if connection.prepared is None:
+            self._deaf = True
+            return
+        channels: dict[_Followed, str] = {}
+
+        def ring(note: psycopg.Notify) -> None:
+            self._ring({one for one, name in channels.items() if name == note.channel})
+
+        assert self._ends is not None
+        told, _ = self._ends
+        connection.add_notify_handler(ring)
+        with selectors.DefaultSelector() as ready:
+            ready.register(connection, selectors.EVENT_READ)
+            ready.register(told, selectors.EVENT_READ)
+            while self._bells:
+                wanted = set(self._bells.values())
+                for gone in channels.keys() - wanted:
+                    _end_following(connection, gone, channels.pop(gone))
+                for new in wanted - channels.keys():
+                    channels[new] = _begin_following(connection, new)
+                    self._ring({new})
+                for key, _ in ready.select():
+                    if key.fileobj is connection:
+                        _take_notifications(connection)
+                    else:
+                        told.recv(_MOST_BELLS)
+
+    def _ring(self, tables: Collection[_Followed]) -> None:
+        for bell, followed in list(self._bells.items()):
+            if followed in tables:
+                bell.ring()
+
+
+def _begin_following(connection: _Connection, followed: _Followed) -> str:
+    """Have commits to a table notify the session; return the channel's name."""
+    asked = {"table_id": str(followed.table_id)}
+    ((key, _),) = connection.execute(followed.begin.encode(), asked).fetchall()
+    channel = f"{_CHANNEL}{key}"
+    connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+    return channel
+
+
+def _end_following(connection: _Connection, followed: _Followed, channel: str) -> None:
+    """Undo `_begin_following`."""
+    key = {"key": int(channel.removeprefix(_CHANNEL))}
+    connection.execute(followed.end.encode(), key)
+    connection.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
+
+
+def _take_notifications(connection: _Connection) -> None:
+    """Call the handlers of the notifications that the server has sent."""
+    pgconn = connection.pgconn
+    pgconn.consume_input()
+    while (told := pgconn.notifies()) is not None:
+        assert pgconn.notify_handler is not None
+        pgconn.notify_handler(told)
+
+
 _databases: WeakValueDictionary[Hashable, _Database] = WeakValueDictionary()
 
 
@@ -248,7 +446,7 @@ class PostgresBackend(Backend):
     """A catalog in one schema of a Postgres database."""
 
     engine = "postgres"
-    capabilities = Capabilities(table_locks=True, interval_index=True)
+    capabilities = Capabilities(table_locks=True, interval_index=True, event_loops=True)
     placeholder = "%({})s"
 
     @classmethod
@@ -342,15 +540,28 @@ class PostgresBackend(Backend):
         try:
             with self._mapped(), self._database.bulk_pool.connection() as connection:
                 text = self.qualified(sql) % values
-                yield from bulk.read(
-                    connection, text, self._database.timeout_ms, schema
-                )
+                batches = bulk.read(connection, text, self._database.timeout_ms, schema)
+                # ADBC blocks its thread.
+                try:
+                    while (batch := apart(partial(next, batches, None))) is not None:
+                        yield batch
+                finally:
+                    apart(batches.close)
         except bulk.Error as error:
             lost = isinstance(error, bulk.OperationalError)
             raise _map_error(self.name, error, error.sqlstate, lost) from error
         except OSError as error:
             # Arrow's error for a stream that broke off, which has no SQLSTATE
             raise _map_error(self.name, error, None, True) from error
+
+    def listen(self, table_id: int, bell: Bell) -> None:
+        begin, end = (
+            self.statements[f"{which}_following"] for which in ("begin", "end")
+        )
+        self._database.listener.add(bell, _Followed(begin, end, table_id))
+
+    def unlisten(self, bell: Bell) -> None:
+        self._database.listener.remove(bell)
 
     def find_catalog(self, session: Session) -> bool:
         found = bool(session.query("find_catalog", {"schema": self._schema}))
@@ -556,7 +767,9 @@ def _rollback(connection: _Connection) -> None:
     ):
         # Not by psycopg, which would drop all prepared statements. A failure isn't
         # raised, because the pool drops a connection that is still in a transaction.
-        connection.pgconn.exec_(b"ROLLBACK")
+        with suppress(psycopg.Error):
+            connection.pgconn.send_query(b"ROLLBACK")
+            connection.wait(execute(connection.pgconn))
 
 
 def _bulk(write: Write) -> bool:
@@ -609,7 +822,10 @@ class _PostgresSession(Session):
             return self._together([*timeout, *queries, _COMMIT])[len(timeout) : -1]
         if self._begun and len(queries) == 1:
             ((sql, params),) = queries
-            return [self._connection.execute(sql.encode(), params).fetchall()]
+            cursor = self._connection.execute(sql.encode(), params)
+            if calls:
+                return [compute(cursor.rowcount, cursor.fetchall)]
+            return [cursor.fetchall()]
         return self._send(queries)
 
     def finish(self, queries: Sequence[tuple[str, Params]]) -> list[list[Row]]:
@@ -634,6 +850,9 @@ class _PostgresSession(Session):
             self._flush()
         if self._begun or self._pending:
             pending, self._pending = self._pending, []
+            # From here on the outcome is known only after the answer.
+            if calls:
+                seal()
             self._send([*map(self._statement, pending), _COMMIT])
 
     def _flush(self) -> None:

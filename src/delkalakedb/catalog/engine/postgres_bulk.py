@@ -8,7 +8,7 @@ ADBC's DB-API module isn't used, because it imports pandas and polars if they ar
 installed, which costs each process that makes a checkpoint half a second of CPU time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, suppress
 
 import adbc_driver_postgresql as postgresql
@@ -53,7 +53,7 @@ def is_healthy(connection: Connection) -> bool:
 
 def read(
     connection: Connection, sql: str, timeout_ms: int | None, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """Stream the rows of a statement; the server cancels it after `timeout_ms`."""
     raw = connection.connection
     raw.set_autocommit(False)

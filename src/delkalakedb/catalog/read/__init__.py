@@ -6,6 +6,7 @@ from delkalakedb.doors import door
 
 if TYPE_CHECKING:
     from delkalakedb.catalog.read.action_rows import *
+    from delkalakedb.catalog.read.commit_stream import *
     from delkalakedb.catalog.read.head import *
     from delkalakedb.catalog.read.planner import *
     from delkalakedb.catalog.read.retention import *
@@ -21,6 +22,7 @@ else:
                 "hash_path hash_utf8 live_rows load_commits remove_fields "
                 "remove_from_row"
             ),
+            "commit_stream": "CommitStream",
             "head": (
                 "FILES_PER_TABLE FOLLOWING Head Identity StatColumn check_identity "
                 "check_name check_place find_head find_kept load_head no_such_table "

@@ -29,6 +29,7 @@ from delkalakedb.errors import (
 )
 from delkalakedb.model.actions import Metadata, Protocol, decode_struct, known
 from delkalakedb.telemetry import OPEN, measured
+from delkalakedb.waits import calls, running
 
 if TYPE_CHECKING:
     from delkalakedb.model.records import Table
@@ -239,6 +240,13 @@ def find_head(
 
     def load() -> Head:
         opened = measured(OPEN, engine=backend.engine, table=name)
+        # A name that isn't printable may be one that the driver refuses.
+        together = calls and version is None and name.isprintable()
+        if together and (call := running()) is not None:
+            from delkalakedb.catalog.read.head_batch import find_latest
+
+            with opened:
+                return find_latest(call, backend, name, identity)
         with opened, backend.reading() as session:
             return load_head(session, name, version, identity, near=near)
 
@@ -274,6 +282,19 @@ def load_head(
     """
     asked = version if version is None else min(version, _MOST_VERSIONS)
     rows = session.rows(HeadRow, "load_head", {"name": name, "version": asked})
+    return checked_head(session, rows, name, identity, version, near=near)
+
+
+def checked_head(
+    session: Session,
+    rows: list[HeadRow],
+    name: str,
+    identity: Identity | None = None,
+    version: int | None = None,
+    *,
+    near: bool = True,
+) -> Head:
+    """Return the head in what `load_head` found; raise an error if it found none."""
     if not rows:
         raise no_such_table(name, session if near else None)
     (row,) = rows

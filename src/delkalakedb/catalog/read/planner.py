@@ -9,6 +9,7 @@ statistics.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -33,6 +34,7 @@ from delkalakedb.model.predicate.predicate import Predicate
 from delkalakedb.model.stats.stats import ALL_NULL, class_reach
 from delkalakedb.model.stats.values import TOP, Kind
 from delkalakedb.telemetry import PLAN, PLANNED_FILES, measured
+from delkalakedb.waits import compute
 
 # files; up to this many, ids in the text of a statement are fastest
 _FEW_FILES = 16
@@ -60,14 +62,18 @@ def plan(
         looks.append("stats")
     names = dict.fromkeys(["file_id", *looks, *schema.names])
     seen = pa.schema([FILES_SCHEMA.field(name) for name in names])
-    for batch in _candidates(backend, head, wanted, seen):
+
+    def match(batch: pa.RecordBatch) -> pa.RecordBatch:
         values, *stats = (batch[name].to_pylist() for name in looks)
         texts = stats[0] if stats else repeat(None)
         files = list(zip(values, texts, strict=False))
         # Files of one partition are checked once, unless statistics are needed.
         kept = {(v, s): keep(msgspec.json.decode(v), s) for v, s in set(files)}
         mask = [kept[file] for file in files]
-        found = batch if all(mask) else batch.filter(pa.array(mask, pa.bool_()))
+        return batch if all(mask) else batch.filter(pa.array(mask, pa.bool_()))
+
+    for batch in _candidates(backend, head, wanted, seen):
+        found = compute(batch.num_rows, partial(match, batch))
         PLANNED_FILES.record(len(found), engine=backend.engine, state="kept")
         yield found.select(schema.names)
 

@@ -18,6 +18,7 @@ from delkalakedb.model.actions import (
     Txn,
     decode_struct,
 )
+from delkalakedb.waits import running
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from delkalakedb.model.records import Commit
 
 _NO_LIMIT = 2**62
+# files; a call of an event loop loads so few without a thread
+_FEW_FILES = 500
 # the most commits that are loaded together; the first one is loaded alone
 _TOGETHER = 200
 
@@ -190,8 +193,19 @@ def load_files(
 
     `schema` names columns of `FILES_SCHEMA`.
     """
+    from delkalakedb.catalog.read.action_rows import FILES_SCHEMA
+
     params = {"table_id": head.table_id, "version": head.version}
-    return backend.batches(backend.naming("files", schema), params, schema)
+    if head.num_files > _FEW_FILES or running() is None:
+        return backend.batches(backend.naming("files", schema), params, schema)
+    import pyarrow as pa
+
+    # Not in bulk, which would block a thread. Rows are sorted by their first column.
+    names = dict.fromkeys(["file_id", *schema.names])
+    wider = pa.schema([FILES_SCHEMA.field(name) for name in names])
+    with backend.reading() as session:
+        files = session.batch_sql(backend.naming("files", wider), params, wider)
+    return iter([files.select(schema.names)])
 
 
 def load_tombstones(

@@ -32,6 +32,30 @@ CROSS JOIN LATERAL (SELECT * FROM dl_files WHERE path_hash = h.path_hash OFFSET 
 WHERE COALESCE(f.removed_version, :after + 1) > :after
     AND (f.removed_version IS NULL OR f.remove_data_change IS NOT NULL)
 
+-- name: begin_following
+-- Have commits to a table notify this session; the key is also in the channel's name.
+SELECT key, pg_advisory_lock_shared(key)
+FROM (SELECT hashtextextended('dl_commits ' || {schema} || ' ' || :table_id, 0) AS key) k
+
+-- name: end_following
+-- Undo `begin_following`.
+SELECT pg_advisory_unlock_shared(:key)
+
+-- name: move_head
+-- Make a version the newest; notify if a follower has the lock, as it slows COMMIT down.
+UPDATE dl_tables
+SET
+    current_version = :version, next_file = :next_file, timestamp_ms = :timestamp_ms,
+    num_files = :num_files, size_bytes = :size_bytes
+WHERE table_id = :table_id AND current_version = :version - 1
+RETURNING (
+    SELECT count(pg_notify('dl_' || key, CAST(current_version AS TEXT)))
+    FROM (
+        SELECT hashtextextended('dl_commits ' || {schema} || ' ' || table_id, 0) AS key
+    ) k
+    WHERE NOT pg_try_advisory_xact_lock(key)
+)
+
 -- name: remove_files
 -- Mark files as removed.
 UPDATE dl_files

@@ -272,6 +272,22 @@ WHERE table_id = :table_id AND version <= :version
 ORDER BY version DESC
 LIMIT :max_rows
 
+-- name: load_commits_after
+-- A table, and its commits after a version, oldest first; one row if there is none.
+SELECT
+    t.created_at_ms, t.current_version,
+    v.version, v.timestamp_ms, v.transaction_id, v.operation, v.operation_parameters,
+    v.operation_metrics, v.user_metadata, v.engine_info, v.read_version,
+    v.isolation_level, v.is_blind_append, v.db_user, v.os_user, v.host, v.client,
+    v.num_added_files, v.num_removed_files, v.added_bytes, v.removed_bytes,
+    v.commit_info
+FROM dl_tables t
+LEFT JOIN dl_table_versions v
+    ON v.table_id = t.table_id AND v.version > :after AND v.version <= t.current_version
+WHERE t.table_id = :table_id
+ORDER BY v.version
+LIMIT :max_rows
+
 -- name: load_metadata_at
 -- The metadata that a version set, if it did.
 SELECT action FROM dl_metadata WHERE table_id = :table_id AND version = :version
