@@ -247,6 +247,38 @@ def append_in_turns(table: str, location: str, kind: str) -> dict[str, Any]:
     return {"version": dk.DeltaTable(table).version()}
 
 
+def commit_in_turns(catalog: str) -> dict[str, Any]:
+    """Commit a file for each line on stdin, and print when the call began and ended."""
+    import engines  # noqa: F401  (finds the tests)
+
+    import delkalakedb as dk
+    from tests.support.actions import add, staged
+
+    done = 0
+    with dk.connect(catalog) as opened:
+        for number, _ in enumerate(sys.stdin):
+            write = staged(opened, add(f"{number}.parquet"))
+            started = time.monotonic()
+            opened.commit(write)
+            print(started, time.monotonic(), flush=True)
+            done += 1
+    return {"commits": done}
+
+
+def notify_in_turns(dsn: str) -> dict[str, Any]:
+    """Send a NOTIFY for each line on stdin, and print when the call began and ended."""
+    import psycopg
+
+    done = 0
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for _ in sys.stdin:
+            started = time.monotonic()
+            connection.execute("NOTIFY bare, 'x'")
+            print(started, time.monotonic(), flush=True)
+            done += 1
+    return {"notifications": done}
+
+
 def _set_telemetry(kind: str) -> None:
     """Take the measuring out, or set the SDK up, before the package loads."""
     if kind == "nothing measured":

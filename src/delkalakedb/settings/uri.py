@@ -223,7 +223,7 @@ class Uri:
             >>> str(parse_uri("deltasql://sqlite/meta.db").with_table("sales"))
             'deltasql://sqlite/meta.db?table=sales'
         """
-        return replace(self.catalog, table=table)
+        return _with_table(self, table)
 
     @property
     def pool_size(self) -> int | None:
@@ -259,6 +259,12 @@ class Uri:
 
     def __repr__(self) -> str:
         return f"Uri({str(self)!r})"
+
+
+@lru_cache(maxsize=1024)
+def _with_table(uri: Uri, table: str) -> Uri:
+    # Kept, because opening a table by its name would check the whole URI again.
+    return replace(uri.catalog, table=table)
 
 
 def is_deltasql(text: object) -> bool:

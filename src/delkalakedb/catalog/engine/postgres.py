@@ -82,8 +82,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = logging.getLogger("delkalakedb.follow")
-# the statements of every small commit
+# the statements of every small commit, and of opens at once
 _HOT = (
+    "load_head",
     "wait_for_migration",
     "check_schema_version",
     "lock_table",
@@ -217,6 +218,8 @@ class _Database:
         if not self.users:
             self.pool.close_idle()
             self.bulk_pool.close_idle()
+            # Followers see that their catalog is closed, and end.
+            self.listener.ring_all()
 
     @property
     def timeout_ms(self) -> int | None:
@@ -392,6 +395,11 @@ class _Listener(Forkable):
                         _take_notifications(connection)
                     else:
                         told.recv(_MOST_BELLS)
+
+    def ring_all(self) -> None:
+        """Ring every bell."""
+        for bell in list(self._bells):
+            bell.ring()
 
     def _ring(self, tables: Collection[_Followed]) -> None:
         for bell, followed in list(self._bells.items()):

@@ -58,6 +58,8 @@ class CommitStream:
         self.poll_s = poll_s
         self._bell = Bell()
         self._begun = False
+        # Bound while the catalog is open, because it is called after that, too.
+        self._unlisten = backend.unlisten
 
     def __iter__(self) -> Iterator[Commit]:
         """Yield commits without end."""
@@ -90,7 +92,7 @@ class CommitStream:
 
     def close(self) -> None:
         """End the stream."""
-        self._backend.unlisten(self._bell)
+        self._unlisten(self._bell)
 
     def _load(self) -> list[Commit]:
         head, after = self._head, self._since
