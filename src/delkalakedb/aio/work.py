@@ -1,5 +1,6 @@
 """Where the calls of an event loop run: in the loop, or in a thread of a pool."""
 
+from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, wraps
@@ -48,7 +49,8 @@ async def where_it_may(
     if not handle.in_loop:
         return await in_thread(function, *args, **kwargs)
     if not _load_libraries.cache_info().currsize:
-        await in_thread(_load_libraries)
+        # Not by `in_thread`, which tells a caller that is cancelled what has ended.
+        await get_running_loop().run_in_executor(_threads(), _load_libraries)
     return await run(function, *args, **kwargs)
 
 
