@@ -310,6 +310,18 @@ class DeltaTable(deltalake.DeltaTable):
             since: the version after which commits are wanted; by default the loaded
                 version.
             poll: seconds between two looks, for databases that don't tell of commits.
+
+        Returns:
+            The commits, in the order of their versions.
+
+        Raises:
+            DeltaError: The table is a table by path.
+            VersionNotFoundError: The next version isn't kept any more.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> next(table.follow(since=0)).version
+            1
         """
         return iter(self.stream(since, poll))
 
