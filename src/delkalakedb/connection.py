@@ -53,6 +53,7 @@ class Catalog(catalog.Catalog):
         Raises:
             TableNotFoundError: The catalog has no such table.
             VersionNotFoundError: The table has no such version.
+            DeltaError: The name isn't a text.
 
         Examples:
             >>> catalog = dk.connect("deltasql://sqlite/meta.db")

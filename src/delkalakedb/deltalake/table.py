@@ -187,6 +187,14 @@ class DeltaTable(deltalake.DeltaTable):
 
         Args:
             limit: at most so many.
+
+        Returns:
+            The commits as dictionaries, as deltalake has them.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> table.history(limit=1)[0]["operation"]
+            'WRITE'
         """
         return History(super().history(limit))
 
@@ -388,6 +396,18 @@ class DeltaTable(deltalake.DeltaTable):
             full: also delete files that belong to no version.
             keep_versions: versions of which every file stays.
             progress: called with a `Progress` of the files deleted; True draws a bar.
+
+        Returns:
+            The paths of the deleted files; with `dry_run`, those to delete.
+
+        Raises:
+            DeltaError: The period is shorter than the table's, and the duration is
+                enforced.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> table.vacuum()
+            []
         """
         with reporting(progress):
             return super().vacuum(
@@ -476,6 +496,9 @@ class DeltaTable(deltalake.DeltaTable):
 
         Returns:
             The rows as an Arrow table.
+
+        Raises:
+            QueryError: A filter names an unknown column.
 
         Examples:
             >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
