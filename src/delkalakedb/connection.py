@@ -153,7 +153,7 @@ class Catalog(catalog.Catalog):
             >>> next(catalog.follow("sales", since=0)).version
             1
         """
-        return iter(self.stream(name, since, poll))
+        return iter(self._stream(name, since, poll))
 
     def sql(
         self,

@@ -140,7 +140,7 @@ class Catalog:
             since: the version after which commits are wanted; by default the latest.
             poll: seconds between two looks.
         """
-        stream = await where_it_may(self, self.sync.stream, name, since, poll)
+        stream = await where_it_may(self, self.sync._stream, name, since, poll)
         async with aclosing(_follow(self, stream)) as commits:
             async for commit in commits:
                 yield commit
@@ -307,7 +307,7 @@ class DeltaTable:
                 version.
             poll: seconds between two looks, for databases that don't tell of commits.
         """
-        stream = self.sync.stream(since, poll)
+        stream = self.sync._stream(since, poll)
         async with aclosing(_follow(self, stream)) as commits:
             async for commit in commits:
                 yield commit

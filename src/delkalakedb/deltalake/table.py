@@ -331,9 +331,9 @@ class DeltaTable(deltalake.DeltaTable):
             >>> next(table.follow(since=0)).version
             1
         """
-        return iter(self.stream(since, poll))
+        return iter(self._stream(since, poll))
 
-    def stream(self, since: int | None, poll_s: float) -> CommitStream:
+    def _stream(self, since: int | None, poll_s: float) -> CommitStream:
         """Return the commits of the table after a version, by default the loaded one.
 
         Args:
@@ -343,7 +343,7 @@ class DeltaTable(deltalake.DeltaTable):
         raw: Any = self._table
         if not is_ours(raw):
             raise DeltaError(f"{self.table_uri}: a table by path can't be followed")
-        return raw.snapshot.stream(since, poll_s)
+        return raw.snapshot._stream(since, poll_s)
 
     @property
     def loads_in_loop(self) -> bool:
