@@ -243,7 +243,19 @@ class Catalog:
                 yield commit
 
     async def run(self, function: Callable[[connection.Catalog], T]) -> T:
-        """Return the result of a function of the synchronous catalog, in a thread."""
+        """Return the result of a function of the synchronous catalog, in a thread.
+
+        Args:
+            function: takes the synchronous catalog.
+
+        Returns:
+            What the function returns.
+
+        Examples:
+            >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+            >>> await catalog.run(len)
+            1
+        """
         return await in_thread(function, self.sync)
 
     async def __aenter__(self) -> Self:
@@ -410,7 +422,21 @@ class DeltaTable:
         version: int | Moment | None = None,
         storage_options: dict[str, str] | None = None,
     ) -> DeltaTable:
-        """Open a table: a URI, a pair of a catalog and a name, or a path."""
+        """Open a table.
+
+        Args:
+            table_uri: what `dk.DeltaTable` takes.
+            version: a number or a time; the latest version by default.
+            storage_options: options of the table's object store.
+
+        Returns:
+            The table, whose methods are awaited.
+
+        Examples:
+            >>> uri = "deltasql://sqlite/meta.db?table=sales"
+            >>> (await dk.aio.DeltaTable.open(uri, 0)).version()
+            0
+        """
         if isinstance(table_uri, tuple):
             catalog, name = table_uri
             return await catalog.open(name, version, storage_options=storage_options)
@@ -425,7 +451,20 @@ class DeltaTable:
         return self.sync.table_uri
 
     async def run(self, function: Callable[[face.DeltaTable], T]) -> T:
-        """Return the result of a function of the synchronous table, in a thread."""
+        """Return the result of a function of the synchronous table, in a thread.
+
+        Args:
+            function: takes the synchronous table.
+
+        Returns:
+            What the function returns.
+
+        Examples:
+            >>> uri = "deltasql://sqlite/meta.db?table=sales"
+            >>> table = await dk.aio.DeltaTable.open(uri)
+            >>> await table.run(lambda table: table.count())
+            3
+        """
         return await in_thread(function, self.sync)
 
     async def follow(
@@ -437,6 +476,15 @@ class DeltaTable:
             since: the version after which commits are wanted; by default the loaded
                 version.
             poll: seconds between two looks, for databases that don't tell of commits.
+
+        Returns:
+            The commits, in the order of their versions.
+
+        Examples:
+            >>> uri = "deltasql://sqlite/meta.db?table=sales"
+            >>> table = await dk.aio.DeltaTable.open(uri)
+            >>> (await anext(table.follow(since=0))).version
+            1
         """
         stream = self.sync._stream(since, poll)
         async with aclosing(_follow(self, stream)) as commits:
@@ -519,6 +567,13 @@ async def write_deltalake(
         table_or_uri: a table, a URI, a pair of a catalog and a name, or a path.
         data: anything that gives Arrow data.
         options: the other arguments of `dk.write_deltalake`.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=sales"
+        >>> more = pa.table({"id": [4], "city": ["Bern"], "amount": [40.0]})
+        >>> await dk.aio.write_deltalake(uri, more, mode="append")
+        >>> dk.DeltaTable(uri).count()
+        4
     """
     target: Any = table_or_uri
     if isinstance(table_or_uri, DeltaTable):
@@ -533,6 +588,13 @@ def finished(error: BaseException) -> FinishedError | None:
 
     Args:
         error: the `CancelledError` or `TimeoutError` of the call.
+
+    Returns:
+        What the call did; None if the error doesn't say.
+
+    Examples:
+        >>> print(dk.aio.finished(ValueError("another error")))
+        None
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, FinishedError):
