@@ -53,6 +53,7 @@ class Catalog(catalog.Catalog):
         Raises:
             TableNotFoundError: The catalog has no such table.
             VersionNotFoundError: The table has no such version.
+            DeltaError: The name isn't a text.
 
         Examples:
             >>> catalog = dk.connect("deltasql://sqlite/meta.db")
@@ -140,11 +141,19 @@ class Catalog(catalog.Catalog):
             since: the version after which commits are wanted; by default the latest.
             poll: seconds between two looks.
 
+        Returns:
+            The commits, in the order of their versions.
+
         Raises:
             TableNotFoundError: The catalog has no such table, or it was dropped.
             VersionNotFoundError: The next version isn't kept any more.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> next(catalog.follow("sales", since=0)).version
+            1
         """
-        return iter(self.stream(name, since, poll))
+        return iter(self._stream(name, since, poll))
 
     def sql(
         self,
@@ -191,6 +200,16 @@ class Catalog(catalog.Catalog):
             name: the database in DuckDB that gets the views.
             tables: the names of the tables; all by default.
             storage_options: of the tables' object stores.
+
+        Returns:
+            The attachment, whose `detach` removes the views.
+
+        Examples:
+            >>> import duckdb
+            >>> connection = duckdb.connect()
+            >>> lake = dk.connect("deltasql://sqlite/meta.db").attach(connection)
+            >>> connection.sql("SELECT count(*) FROM lake.sales").fetchall()
+            [(3,)]
         """
         from delkalakedb.query import Attachment
 

@@ -25,6 +25,12 @@ class Progress:
         done: how many units are done.
         total: how many units there are; None if the number isn't known.
         unit: what is counted, such as `files`.
+
+    Examples:
+        >>> parts = []
+        >>> report = dk.verify("deltasql://sqlite/meta.db", progress=parts.append)
+        >>> all(isinstance(part, dk.Progress) for part in parts)
+        True
     """
 
     what: str

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -170,7 +170,18 @@ def reference() -> tuple[Public, ...]:
                 continue
             for public in _with_members(namespace, value):
                 found.setdefault(id(public.value), public)
-    return tuple(found.values())
+    # The first of those with one docstring describes what the others wrap.
+    texts = {str(public.docs): public for public in reversed(found.values())}
+    return tuple(public for public in found.values() if _is_described(public, texts))
+
+
+def _is_described(public: Public, first: Mapping[str, Public]) -> bool:
+    """Return whether the docstring is the reference's own, and not a twin's."""
+    wraps = hasattr(public.value, "__wrapped__") and public.is_method
+    theirs = wraps and not _is_ours(public.value)
+    return not public.is_method or not (
+        theirs or (public.docs and first[str(public.docs)] is not public)
+    )
 
 
 def _namespaces() -> list[str]:

@@ -240,7 +240,19 @@ class Catalog:
         return Snapshot(self._own, find_head(self._own, name, version, identity))
 
     def find(self, name: str) -> Snapshot | None:
-        """Return a table at its latest version, or None if there is no such table."""
+        """Return a table at its latest version, if the catalog has such a table.
+
+        Args:
+            name: the table.
+
+        Returns:
+            The snapshot; None if there is no such table.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> print(catalog.find("nonsense"))
+            None
+        """
         self._share.check_open()
         try:
             return Snapshot(self._own, find_head(self._own, name, near=False))
@@ -265,7 +277,7 @@ class Catalog:
         self._share.check_open()
         return SqlTxnLogReader(self._own, name, identity)
 
-    def stream(self, name: str, since: int | None, poll_s: float) -> CommitStream:
+    def _stream(self, name: str, since: int | None, poll_s: float) -> CommitStream:
         """Return the commits of a table after a version, by default the latest.
 
         Args:
@@ -273,7 +285,7 @@ class Catalog:
             since: the version.
             poll_s: seconds between two looks, for databases that don't tell of commits.
         """
-        return self.snapshot(name).stream(since, poll_s)
+        return self.snapshot(name)._stream(since, poll_s)
 
     def commit(self, *staged: Staged) -> tuple[Committed | Skipped, ...]:
         """Commit all of `staged`, or none of it, without publishing.

@@ -249,7 +249,7 @@ class Snapshot:
 
         return History(found)
 
-    def stream(self, since: int | None, poll_s: float) -> CommitStream:
+    def _stream(self, since: int | None, poll_s: float) -> CommitStream:
         """Return the commits after a version, by default after this one.
 
         Args:

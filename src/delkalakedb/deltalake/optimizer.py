@@ -57,6 +57,14 @@ class Optimizer(TableOptimizer):
             commit_properties: of the commit.
             post_commithook_properties: as deltalake takes them.
             progress: called with a `Progress` of the bytes written; True draws a bar.
+
+        Returns:
+            The metrics of the compaction.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> table.optimize.compact()["numFilesRemoved"]
+            2
         """
         with reporting(progress):
             return super().compact(
@@ -102,6 +110,14 @@ class Optimizer(TableOptimizer):
             commit_properties: of the commit.
             post_commithook_properties: as deltalake takes them.
             progress: called with a `Progress` of the bytes written; True draws a bar.
+
+        Returns:
+            The metrics of the rewriting.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> table.optimize.z_order(["city"])["numFilesAdded"]
+            1
         """
         with reporting(progress):
             return super().z_order(

@@ -187,6 +187,14 @@ class DeltaTable(deltalake.DeltaTable):
 
         Args:
             limit: at most so many.
+
+        Returns:
+            The commits as dictionaries, as deltalake has them.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> table.history(limit=1)[0]["operation"]
+            'WRITE'
         """
         return History(super().history(limit))
 
@@ -310,10 +318,22 @@ class DeltaTable(deltalake.DeltaTable):
             since: the version after which commits are wanted; by default the loaded
                 version.
             poll: seconds between two looks, for databases that don't tell of commits.
-        """
-        return iter(self.stream(since, poll))
 
-    def stream(self, since: int | None, poll_s: float) -> CommitStream:
+        Returns:
+            The commits, in the order of their versions.
+
+        Raises:
+            DeltaError: The table is a table by path.
+            VersionNotFoundError: The next version isn't kept any more.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> next(table.follow(since=0)).version
+            1
+        """
+        return iter(self._stream(since, poll))
+
+    def _stream(self, since: int | None, poll_s: float) -> CommitStream:
         """Return the commits of the table after a version, by default the loaded one.
 
         Args:
@@ -323,7 +343,7 @@ class DeltaTable(deltalake.DeltaTable):
         raw: Any = self._table
         if not is_ours(raw):
             raise DeltaError(f"{self.table_uri}: a table by path can't be followed")
-        return raw.snapshot.stream(since, poll_s)
+        return raw.snapshot._stream(since, poll_s)
 
     @property
     def loads_in_loop(self) -> bool:
@@ -376,6 +396,18 @@ class DeltaTable(deltalake.DeltaTable):
             full: also delete files that belong to no version.
             keep_versions: versions of which every file stays.
             progress: called with a `Progress` of the files deleted; True draws a bar.
+
+        Returns:
+            The paths of the deleted files; with `dry_run`, those to delete.
+
+        Raises:
+            DeltaError: The period is shorter than the table's, and the duration is
+                enforced.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> table.vacuum()
+            []
         """
         with reporting(progress):
             return super().vacuum(
@@ -464,6 +496,9 @@ class DeltaTable(deltalake.DeltaTable):
 
         Returns:
             The rows as an Arrow table.
+
+        Raises:
+            QueryError: A filter names an unknown column.
 
         Examples:
             >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")

@@ -137,6 +137,7 @@ def write_deltalake(
     Raises:
         TableExistsError: The table exists, and the mode is `error`.
         SchemaMismatchError: The data doesn't match the table's schema.
+        DeltaError: The mode is unknown, or the data can't be made columns.
         CommitFailedError: Other commits conflict with the write even after retries.
         UriError: The URI can't be parsed, or names no table.
 

@@ -153,6 +153,8 @@ def sync(
         storage_options: of the table's object store, as deltalake takes them.
         outside_files: accept commits of a shallow clone, which name files of another
             location by absolute paths; such files are read, never deleted.
+        progress: called with a `Progress` after each version that is in the catalog;
+            True draws a bar.
 
     Returns:
         The newest version, and how many versions were taken in.
@@ -169,8 +171,6 @@ def sync(
         >>> deltalake.write_deltalake("events", pa.table({"id": [2]}), mode="append")
         >>> dk.sync(uri).version
         1
-        progress: called with a `Progress` after each version that is in the catalog;
-            True draws a bar.
     """
     with using_table(uri, table) as (catalog, name), reporting(progress):
         head = _followed(catalog, name)
@@ -200,6 +200,8 @@ def cut_over(
         storage_options: of the table's object store, as deltalake takes them.
         outside_files: accept commits of a shallow clone, which name files of another
             location by absolute paths; such files are read, never deleted.
+        progress: called with a `Progress` after each version that is in the catalog,
+            and while the table is verified; True draws a bar.
 
     Returns:
         The newest version, and how many versions were taken in.
@@ -217,8 +219,6 @@ def cut_over(
         >>> followed = dk.follow("events", uri)
         >>> print(dk.cut_over(uri).hold)
         None
-        progress: called with a `Progress` after each version that is in the catalog,
-            and while the table is verified; True draws a bar.
     """
     with using_table(uri, table) as (catalog, name), reporting(progress):
         head = _followed(catalog, name)

@@ -42,6 +42,10 @@ class ImportProgress(Progress):
     The unit is `files` while a checkpoint is loaded, and then `versions`.
 
     Args:
+        what: what is being done.
+        done: how many units are done.
+        total: how many units there are; None if the number isn't known.
+        unit: what is counted.
         version: the newest version in the catalog.
         latest_version: the newest version in the log.
         num_files: the number of files in the catalog.
