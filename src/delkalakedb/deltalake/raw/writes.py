@@ -137,7 +137,8 @@ def _explained_misfit(table: SqlRawTable, mode: str, schema: Any) -> Iterator[No
             raise
         what = f"{table.name}: {mode} on version {snapshot.version}"
         # The value that can't be cast is in the cause only: it may be confidential.
-        raise SchemaMismatchError(f"{what}: {found}") from error
+        cause = error.__cause__ if isinstance(error, DeltaError) else None
+        raise SchemaMismatchError(f"{what}: {found}") from cause or error
 
 
 def delete(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
