@@ -238,8 +238,8 @@ MISTAKES: dict[str, tuple[type[Exception], str, Callable[[dk.Catalog], object]]]
         lambda catalog: catalog["sales"].to_pyarrow_table(filters=[("Ids", "=", 1)]),
     ),
     "a column of the order": (
-        DeltaError,
-        r"did you mean city\?",
+        PredicateError,
+        r"z-order: no column citty; did you mean city\?",
         lambda catalog: catalog["sales"].optimize.z_order(["citty"]),
     ),
     "a column of files": (

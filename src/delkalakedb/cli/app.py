@@ -85,7 +85,8 @@ class App:
     def output(self) -> Output:
         """The writer of the command's answer."""
         stream = self.stream or sys.stdout
-        return Output(self.kind, stream, wide=self.wide, tall=self.tall)
+        failed = bool(self.failed)
+        return Output(self.kind, stream, wide=self.wide, tall=self.tall, failed=failed)
 
     @property
     def config(self) -> str | None:

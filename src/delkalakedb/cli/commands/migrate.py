@@ -329,22 +329,29 @@ def _followed(
 ) -> str:
     """Return the name of the table `given`; import an unknown location first."""
     from delkalakedb.catalog.load import find_table_at
+    from delkalakedb.errors import TableNotFoundError, did_you_mean
     from delkalakedb.migrate import follow, name_of
     from delkalakedb.storage import open_store
 
-    if given in {table.name for table in catalog.tables()}:
+    known = {table.name for table in catalog.tables()}
+    if given in known:
         return given
     store = open_store(given, storage_options)
     if found := find_table_at(catalog, store.url):
         return found
     name = name or name_of(given)
-    follow(
-        store,
-        catalog,
-        table=name,
-        outside_files=outside_files,
-        progress=not app.quiet,
-    )
+    try:
+        follow(
+            store,
+            catalog,
+            table=name,
+            outside_files=outside_files,
+            progress=not app.quiet,
+        )
+    except TableNotFoundError as error:
+        # Perhaps the location was meant as a name.
+        error.args = (f"{error}{did_you_mean(given, known)}",)
+        raise
     return name
 
 

@@ -138,7 +138,8 @@ def _explained_misfit(table: SqlRawTable, mode: str, schema: Any) -> Iterator[No
             raise
         what = f"{table.name}: {mode} on version {snapshot.version}"
         # The value that can't be cast is in the cause only: it may be confidential.
-        raise SchemaMismatchError(f"{what}: {found}") from error
+        cause = error.__cause__ if isinstance(error, DeltaError) else None
+        raise SchemaMismatchError(f"{what}: {found}") from cause or error
 
 
 def delete(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
@@ -161,7 +162,7 @@ def delete(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
 def update(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     """Update rows; return metrics as JSON."""
     options = _options("update", args, kwargs)
-    _check_columns(table, options["updates"])
+    _check_columns(table, "update", options["updates"])
     engine = DeltaRs[str](lambda raw: raw.update(**options))
     parsed = _parsed(table, options["predicate"])
     search = Search(parsed, sql=options["predicate"])
@@ -169,17 +170,17 @@ def update(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     return table.perform(operation, options["commit_properties"])
 
 
-def _check_columns(table: SqlRawTable, updates: Iterable[str]) -> None:
-    """Raise `PredicateError` for an unknown column, which delta-rs doesn't notice."""
+def _check_columns(table: SqlRawTable, what: str, names: Iterable[str]) -> None:
+    """Raise `PredicateError` for an unknown column, which not every call notices."""
     schema = parse_schema(table.current().metadata.schema_string)
     known = {field.name.lower(): field.name for field in schema.fields}
-    for name in updates:
+    for name in names:
         first, *_ = parse_path(name)
         spelt = {first.lower(), name.lower(), name.strip('"').lower()}
         if not spelt & known.keys():
             near = did_you_mean(name, known.values())
             raise PredicateError(
-                f"{table.name}: update: no column {name}{near}; the table has "
+                f"{table.name}: {what}: no column {name}{near}; the table has "
                 f"{', '.join(known.values())}"
             )
 
@@ -288,6 +289,7 @@ def _purge(
 def z_order_optimize(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     """Rewrite files in Z-order; return metrics as JSON."""
     options = _options("z_order_optimize", args, kwargs)
+    _check_columns(table, "z-order", options["z_order_columns"])
     what = f"z-order {table.name}"
     engine = DeltaRs[str](watched(what, lambda raw: raw.z_order_optimize(**options)))
     return _rearrange(table, "z_order", engine, options)

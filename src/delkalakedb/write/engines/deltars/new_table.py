@@ -6,7 +6,7 @@ import deltalake
 import pyarrow as pa
 from arro3.core.types import ArrowSchemaExportable
 
-from delkalakedb.errors import DeltaError
+from delkalakedb.errors import CodecError, DeltaError
 from delkalakedb.model.schema.properties import check_values
 from delkalakedb.write.engines.deltars.process import IN_PRIVATE
 from delkalakedb.write.engines.deltars.workspace import DeltaRs, split_properties
@@ -74,7 +74,10 @@ def parse_new_schema(schema: str) -> deltalake.Schema:
     if not schema.lstrip().startswith("{"):
         from delkalakedb.model.schema.ddl import parse_ddl
 
-        schema = parse_ddl(schema)
+        try:
+            schema = parse_ddl(schema)
+        except CodecError as error:
+            raise DeltaError(str(error)) from error
     try:
         return deltalake.Schema.from_json(schema)
     except ValueError as error:
