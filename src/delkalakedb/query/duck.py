@@ -7,6 +7,7 @@ each with the folders that its queries may read, and a query gets a cursor of on
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import re
 import shutil
@@ -147,8 +148,9 @@ class _Databases(Forkable):
     _found: OrderedDict[frozenset[str], _Database] | None = None
 
     def _reset(self) -> None:
-        # Never closed in a forked child, which doesn't have the databases' threads.
-        self._lost = self._found
+        # Never freed in a forked child, which doesn't have the databases' threads.
+        for database in (self._found or {}).values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(database.connection))
         self._found = OrderedDict()
         self._lock = Lock()
 

@@ -14,6 +14,8 @@ from delkalakedb.query.selection import Params, select
 if TYPE_CHECKING:
     import polars as pl
 
+# rows in a batch; a tenth of them costs a tenth more time
+_BATCH_ROWS = 100_000
 # rows that `show` and a notebook print
 _SHOWN_ROWS = 20
 # characters of a printed value
@@ -195,6 +197,7 @@ class Relation:
                 self._text,
                 params=self._params,
                 limit=limit,
+                batch_rows=_BATCH_ROWS,
                 storage_options=self._storage_options,
             ) as rows,
         ):
