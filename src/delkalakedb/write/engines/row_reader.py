@@ -71,8 +71,9 @@ _BATCH_ROWS = 64 * 1024
 _TAKEN_FROM_ROWS = 16 * 1024
 # from 0 on; made by Arrow, because Python's range takes milliseconds
 _NUMBERS = pc.cumulative_sum(pa.repeat(1, _BATCH_ROWS), start=-1)
-# bytes of a column that are read at a time, from a disk and from another store
-_DISK_BYTES, _STORE_BYTES = 1024 * 1024, 8 * 1024 * 1024
+# bytes; of a column on a disk. Of other stores, all columns of a row group are read at
+# once, because each read is a request.
+_DISK_BYTES = 1024 * 1024
 _CODECS = {"UNCOMPRESSED": "none", "ZSTD": "zstd", "GZIP": "gzip", "BROTLI": "brotli"}
 
 
@@ -324,9 +325,12 @@ class ArrowReader:
     @contextmanager
     def _parquet(self, file: DataFile) -> Iterator[pq.ParquetFile]:
         with self._open(file.path, file.size_bytes) as opened:
-            size = _DISK_BYTES if isinstance(opened, pa.OSFile) else _STORE_BYTES
+            on_disk = isinstance(opened, pa.OSFile)
             with pq.ParquetFile(
-                opened, buffer_size=size, coerce_int96_timestamp_unit="us"
+                opened,
+                buffer_size=_DISK_BYTES if on_disk else 0,
+                pre_buffer=not on_disk,
+                coerce_int96_timestamp_unit="us",
             ) as parquet:
                 yield parquet
 
