@@ -13,7 +13,7 @@ import pytest
 
 import delkalakedb as dk
 from delkalakedb import aio, waits
-from delkalakedb.aio.work import in_thread
+from delkalakedb.aio import work
 from delkalakedb.errors import CatalogUnavailableError, FinishedError
 from delkalakedb.model.log import Staged
 from delkalakedb.settings.uri import format_uri, parse_uri
@@ -85,6 +85,7 @@ def test_cancelled_commits_are_there_or_not_as_their_callers_know(
             done = aio.finished(outcome)
             assert (done is None) == (outcome.__cause__ is None)
             known[path] = done is not None
+            assert done is None or done.result[0].version > 0
 
     async def open_table(catalog: aio.Catalog) -> None:
         task = asyncio.create_task(chance.choice(READS)(catalog))
@@ -184,14 +185,30 @@ def test_call_fails_when_the_server_hangs_up(postgres_uri: str, proxy: Proxy) ->
         check_nothing_is_left(catalog, _SIZE)
 
 
+def test_call_that_is_cancelled_while_libraries_load_has_done_nothing(
+    postgres_uri: str,
+) -> None:
+    async def run(catalog: aio.Catalog) -> None:
+        work._load_libraries.cache_clear()
+        task = asyncio.create_task(catalog.tables())
+        await asyncio.sleep(0)
+        task.cancel()
+        outcome = await outcome_of(task)
+        assert isinstance(outcome, asyncio.CancelledError)
+        assert aio.finished(outcome) is None
+
+    with dk.connect(postgres_uri) as catalog:
+        asyncio.run(run(aio.Catalog(catalog)))
+
+
 def test_timeout_tells_what_a_call_did() -> None:
-    def work() -> str:
+    def slow() -> str:
         time.sleep(0.05)
         return "done"
 
     async def run() -> None:
         with pytest.raises(TimeoutError) as caught:
-            await asyncio.wait_for(in_thread(work), 0.01)
+            await asyncio.wait_for(work.in_thread(slow), 0.01)
         assert isinstance(aio.finished(caught.value), FinishedError)
 
     asyncio.run(run())

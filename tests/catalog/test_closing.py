@@ -40,6 +40,8 @@ def uses(catalog: dk.Catalog, folder: Path) -> dict[str, Callable[[], object]]:
         "in": lambda: "t" in catalog,
         "len": lambda: len(catalog),
         "write": lambda: catalog.write("t", pa.table({"x": [1]}), mode="append"),
+        "follow": lambda: catalog.follow("t"),
+        "stream": lambda: snapshot.stream(None, 1.0),
         "sql": lambda: catalog.sql("SELECT * FROM t").fetchall(),
         "rename_table": lambda: catalog.rename_table("t", "u"),
         "drop_table": lambda: catalog.drop_table("t"),

@@ -1,6 +1,6 @@
 """What an application would write; type checked, never run."""
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import delkalakedb as dk
 from delkalakedb.errors import CatalogUnavailableError, DeltalakeDBError, UriError
@@ -75,3 +75,21 @@ def settle(uri: str) -> None:
     dk.connect(uri, sql={"schema": "error", "password": None}).close()
     assert_type(dk.connect(uri).init(), bool)
     dk.close()
+
+
+async def wait(uri: str) -> None:
+    async with dk.aio.connect(uri, pool={"size": 3}) as catalog:
+        assert_type(catalog, dk.aio.Catalog)
+        assert_type(await catalog.tables(), list[dk.Table])
+        assert_type((await catalog.table("t")).version, int)
+        table = await catalog.open("t", 3)
+        assert_type(table, dk.aio.DeltaTable)
+        assert_type(table.version(), int)
+        assert_type(await table.delete("id = 1"), dict[str, Any])
+        snapshot = await catalog.snapshot("t")
+        assert_type(await snapshot.history(10), list[dk.Commit])
+        async for commit in table.follow():
+            assert_type(commit, dk.Commit)
+        async with dk.aio.transaction(catalog) as tx:
+            assert_type(tx, dk.aio.Transaction)
+            await tx.delete("t", "id = 1")

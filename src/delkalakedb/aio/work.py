@@ -1,6 +1,5 @@
 """Where the calls of an event loop run: in the loop, or in a thread of a pool."""
 
-from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, wraps
@@ -8,7 +7,7 @@ from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from delkalakedb.forks import at_fork
-from delkalakedb.waits import run, run_in
+from delkalakedb.waits import apart, run, run_in
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,8 +48,8 @@ async def where_it_may(
     if not handle.in_loop:
         return await in_thread(function, *args, **kwargs)
     if not _load_libraries.cache_info().currsize:
-        # Not by `in_thread`, which tells a caller that is cancelled what has ended.
-        await get_running_loop().run_in_executor(_threads(), _load_libraries)
+        # Not by `in_thread`: a call that is cancelled here has done nothing.
+        await run(apart, _load_libraries)
     return await run(function, *args, **kwargs)
 
 

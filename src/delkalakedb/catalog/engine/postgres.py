@@ -82,9 +82,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = logging.getLogger("delkalakedb.follow")
-# the statements of every small commit, and of opens at once
+# the statements of every small commit
 _HOT = (
-    "load_head",
     "wait_for_migration",
     "check_schema_version",
     "lock_table",
@@ -563,10 +562,9 @@ class PostgresBackend(Backend):
             raise _map_error(self.name, error, None, True) from error
 
     def listen(self, table_id: int, bell: Bell) -> None:
-        begin, end = (
-            self.statements[f"{which}_following"] for which in ("begin", "end")
-        )
-        self._database.listener.add(bell, _Followed(begin, end, table_id))
+        begin = self.statements["begin_following"]
+        followed = _Followed(begin, self.statements["end_following"], table_id)
+        self._database.listener.add(bell, followed)
 
     def unlisten(self, bell: Bell) -> None:
         self._database.listener.remove(bell)
