@@ -78,7 +78,7 @@ def import_log(location: str, uri: str, warm: str) -> dict[str, Any]:
 
     dk.import_table(warm, "deltasql://duckdb/:memory:?table=warm", history=False)
     with dk.connect(uri.partition("?")[0]) as catalog:
-        catalog.backend.warm_up()
+        catalog._backend.warm_up()
     started = time.perf_counter()
     done = dk.import_table(location, uri)
     seconds = time.perf_counter() - started
@@ -308,17 +308,20 @@ def _set_telemetry(kind: str) -> None:
         trace.set_tracer_provider(provider)
 
 
-def change(kind: str, table: str, warm: str, seed: str, rows: str) -> dict[str, Any]:
+def change(
+    shape: str, kind: str, table: str, warm: str, seed: str, rows: str
+) -> dict[str, Any]:
     """Change scattered rows of a table, after the same change of a small table."""
-    from table_writes import CHANGES
+    from table_writes import CHANGES, SHAPES
 
     import delkalakedb as dk
 
-    CHANGES[kind](dk.DeltaTable(warm), int(seed), 1000)
+    rows_of = SHAPES[shape]
+    CHANGES[kind](dk.DeltaTable(warm), rows_of, int(seed), 1000)
     handle = dk.DeltaTable(table)
     idle = peak_bytes()
     started = time.perf_counter()
-    CHANGES[kind](handle, int(seed), int(rows))
+    CHANGES[kind](handle, rows_of, int(seed), int(rows))
     seconds = time.perf_counter() - started
     return {"seconds": seconds, "used_bytes": peak_bytes() - idle}
 

@@ -95,7 +95,7 @@ def peak_bytes() -> int:
 
 def count_round_trips(catalog: dk.Catalog, action: Callable[[], object]) -> int:
     """Count the round trips of an action; statements in one pipeline are one."""
-    backend, counts = catalog.backend, [0]
+    backend, counts = catalog._backend, [0]
     reading = backend.reading
 
     @contextmanager

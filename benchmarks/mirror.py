@@ -209,7 +209,7 @@ def _commit_one(catalog: dk.Catalog) -> Case:
         (outcome,) = commit(catalog, staged)
         seconds = time.perf_counter() - started
         version = outcome.version
-        assert catalog.mirror_state(tables.NAME)[0] == version
+        assert catalog._mirror_state(tables.NAME)[0] == version
         return seconds
 
     return case

@@ -12,7 +12,10 @@ from engines import postgres_server
 from options import options_of, work_folder
 from report import finish, write_json
 
-_BARS = ("append", "dataset", "bulk", "merge", "rows", "writers", "deleters", "memory")
+_BARS = (
+    *("append", "dataset", "sql", "bulk", "merge", "rows"),
+    *("writers", "deleters", "memory"),
+)
 _HERE = Path(__file__).parent
 
 
@@ -51,6 +54,7 @@ def _measure(run: Run, bars: Collection[str], work: Path) -> None:
     steps: dict[str, Callable[[], None]] = {
         "append": lambda: table_writes.measure_append(run, peer.path),
         "dataset": lambda: table_reads.measure_dataset(run, peer),
+        "sql": lambda: table_reads.measure_sql(run),
         "bulk": lambda: table_writes.measure_bulk(run),
         "merge": lambda: table_writes.measure_merge(run),
         "rows": lambda: table_writes.measure_rows(run),

@@ -1,20 +1,29 @@
-"""Measurements of datasets and memory, each in a separate process."""
+"""Measurements of SQL, and of datasets and memory in separate processes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import tables
 from bars import Run, short
-from measure import run_child
+from measure import medians, run_child, timed
 
 import delkalakedb as dk
 from delkalakedb.model.log import Staged
 from delkalakedb.settings.uri import format_uri, parse_uri
+from delkalakedb.storage import local_folder
 
 _FULL_FILES = 100_000
 _LESS_CPU, _LESS_CPU_SELECTIVE = 4, 100
 _HANDLE_BYTES = 20_000_000
 _RUNS = 3
+_SQL = 1.3
+# rows in a data file; about 0.4 MB
+_SQL_ROWS = 25_000
 # Cached, because it takes minutes and is the same for every engine.
 _answers: dict[str, dict[str, Any]] = {}
 
@@ -64,6 +73,47 @@ def measure_dataset(run: Run, peer: Peer) -> None:
         run.at_most(bar, f"{what}, fragments that only one keeps", only_one, 0, "")
 
 
+def measure_sql(run: Run) -> None:
+    """Measure `Catalog.sql` against `read_parquet` of the files that a query needs."""
+    files = run.peer_size
+    uri = _built(run, files)
+    catalog_uri = format_uri(parse_uri(uri).catalog)
+    with dk.connect(catalog_uri) as catalog, duckdb.connect() as warm:
+        for query in tables.queries(files):
+            snapshot = catalog.snapshot(tables.NAME)
+            paths = [
+                f"{local_folder(snapshot.location)}/{p}"
+                for p in _paths(snapshot, query)
+            ]
+            for path in paths:
+                _write_rows(Path(path), files)
+            select = "SELECT city, count(*), sum(amount) FROM {} WHERE {} GROUP BY city"
+            ours = select.format(tables.NAME, query.where)
+            theirs = select.format("read_parquet($1)", query.where)
+
+            def bare(sql: str = theirs, given: list[str] = paths) -> None:
+                warm.sql(sql, params=[given]).to_arrow_table()
+
+            def opened(sql: str = theirs, given: list[str] = paths) -> None:
+                with duckdb.connect() as cold:
+                    cold.sql(sql, params=[given]).to_arrow_table()
+
+            def answered(sql: str = ours) -> None:
+                catalog.sql(sql).arrow()
+
+            found = medians(
+                {name: timed(f) for name, f in _named(answered, bare, opened).items()}
+            )
+            bar = f"SQL, {short(files)} files, {len(paths)} of them needed"
+            run.report(bar, "catalog.sql", found["answered"] * 1000, "ms")
+            large = query.matches >= tables.FILES_PER_DAY and files == _FULL_FILES
+            limit = _SQL if large else None
+            ratio = found["answered"] / found["bare"]
+            run.at_most(bar, "ours / read_parquet", ratio, limit)
+            ratio = found["answered"] / found["opened"]
+            run.at_most(bar, "ours / duckdb.connect + read_parquet", ratio, None)
+
+
 def measure_memory(run: Run) -> None:
     """Measure the memory of an open handle on a large table."""
     small, large = (_built(run, n) for n in (tables.BATCHES, run.largest))
@@ -77,12 +127,40 @@ def measure_memory(run: Run) -> None:
     run.report(bar, "another one, on a small table", (both - opened) / 1e6, "MB")
 
 
+def _named(*actions: Callable[[], None]) -> dict[str, Callable[[], None]]:
+    return {action.__name__: action for action in actions}
+
+
+def _paths(snapshot: Any, query: tables.Query) -> list[str]:
+    planned = snapshot.files(query.where, columns=["path"]).read_all()
+    return list(planned["path"].to_pylist())
+
+
+def _write_rows(path: Path, files: int) -> None:
+    """Write a data file of the synthetic table, with more rows than its statistics."""
+    number = int(path.name.split("-")[1])
+    file = tables.file(number, files)
+    random = np.random.default_rng(number)
+    first, last = (int(city.removeprefix("city-")) for city in file.city)
+    rows = pa.table(
+        {
+            "id": random.integers(file.id[0], file.id[1], _SQL_ROWS, endpoint=True),
+            "ts": pa.array([file.ts[0]] * _SQL_ROWS, pa.timestamp("us", "UTC")),
+            "amount": random.uniform(*file.amount, _SQL_ROWS),
+            "city": [f"city-{n:04}" for n in random.integers(first, last, _SQL_ROWS)],
+        }
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, path)
+
+
 def _built(run: Run, files: int) -> str:
     """Build an unpublished table in a new database."""
     database = run.database(f"read{short(files)}")
     location = run.folder / f"tables{short(files)}"
     location.mkdir(exist_ok=True)
     with database.connect() as catalog:
+        catalog.init()
         if not catalog.tables():
             first = Staged(tables.NAME, tables.first_actions(), location=str(location))
             catalog.commit(first)

@@ -45,6 +45,7 @@ _WRITERS, _WRITING_S, _MORE = 8, 5, 5
 # rows of the file of which they delete others
 _DELETED_FROM = 100_000
 Write = Callable[..., None]
+RowsOf = Callable[[int, int], pa.Table]
 
 
 def build_published(catalog: dk.Catalog, location: str, files: int) -> None:
@@ -204,28 +205,61 @@ def _rows(rows: int, first: int) -> pa.Table:
     )
 
 
+def _wide_rows(rows: int, first: int) -> pa.Table:
+    """Return rows of ten columns and about 200 bytes, most of them random text."""
+    order, narrow = np.random.default_rng(first), _rows(rows, first)
+    texts = {"email": 24, "token": 32, "note": 100}
+    return pa.table(
+        {
+            **{one: narrow[one] for one in narrow.column_names},
+            **{name: _text(order, rows, size) for name, size in texts.items()},
+            "ts": pa.array(order.integers(0, 2**50, rows)).cast(
+                pa.timestamp("us", "UTC")
+            ),
+            "quantity": pa.array(order.integers(0, 1000, rows, np.int32)),
+            "price": pa.array(order.random(rows)),
+            "is_open": pa.array(order.random(rows) < 0.1),
+        }
+    )
+
+
+def _text(order: np.random.Generator, rows: int, size: int) -> pa.Array:
+    """Return random texts of `size` letters."""
+    letters = order.integers(ord("a"), ord("z"), rows * size, np.uint8, endpoint=True)
+    ends = np.arange(0, rows * size + 1, size, np.int32)
+    return pa.StringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(letters))
+
+
 def measure_rows(run: Run) -> None:
     """Measure changes of scattered rows by deletion vectors, against deltalake."""
-    size, schema = run.bulk // _MERGED_FILES, _rows(0, 0).schema
-    vectors = {"delta.enableDeletionVectors": "true"}
+    narrow = _changed_tables(run, "narrow")
+    large, _ = narrow["ours"]
+    _measure_key(run, large)
+    _measure_files(run)
+    _measure_marked(run, large)
+    _changed_tables(run, "wide")
+
+
+def _changed_tables(run: Run, shape: str) -> dict[str, tuple[str, str]]:
+    """Measure changes of new tables, a large and a small one of each side."""
+    rows_of, size = SHAPES[shape], run.bulk // _MERGED_FILES
+    vectors, schema = {"delta.enableDeletionVectors": "true"}, rows_of(0, 0).schema
     made: dict[str, tuple[str, str]] = {}
     for name, new, properties in (
-        ("ours", _New(run, run.database("rows").uri), vectors),
+        ("ours", _New(run, run.database(f"rows_{shape}").uri), vectors),
         ("deltalake", _New(run, None), None),
     ):
         large, warm = new.make(schema, properties), new.make(schema, properties)
         for first in range(0, run.bulk, size):
-            dk.write_deltalake(large, _rows(size, first), mode="append")
-        dk.write_deltalake(warm, _rows(1000, 0), mode="append")
+            dk.write_deltalake(large, rows_of(size, first), mode="append")
+        dk.write_deltalake(warm, rows_of(1000, 0), mode="append")
         made[name] = large, warm
     for kind in CHANGES:
-        _measure_change(run, kind, made)
+        _measure_change(run, shape, kind, made)
     counts = [dk.DeltaTable(large).count() for large, _ in made.values()]
-    run.at_most("changes", "difference in rows", abs(counts[0] - counts[1]), 0, "")
-    large, _ = made["ours"]
-    _measure_key(run, large)
-    _measure_files(run)
-    _measure_marked(run, large)
+    wrong = abs(counts[0] - counts[1])
+    run.at_most(f"changes of {shape} rows", "difference in rows", wrong, 0, "")
+    return made
 
 
 def _measure_key(run: Run, table: str) -> None:
@@ -305,20 +339,26 @@ def _read(table: str, version: int) -> Case:
     return case
 
 
-def _measure_change(run: Run, kind: str, made: dict[str, tuple[str, str]]) -> None:
+def _measure_change(
+    run: Run, shape: str, kind: str, made: dict[str, tuple[str, str]]
+) -> None:
     """Measure one kind of change, each time in a process of its own."""
-    bar, full = f"{kind} in {short(run.bulk)} rows", run.bulk >= 10_000_000
-    seconds: dict[str, float] = {}
+    bar, full = f"{kind} in {short(run.bulk)} {shape} rows", run.bulk >= 10_000_000
+    took: dict[str, list[float]] = {name: [] for name in made}
     used, written = dict.fromkeys(made, 0), dict.fromkeys(made, 0)
-    for name, (large, warm) in made.items():
-        took = []
-        for seed in range(_ROUNDS):
+    for seed in range(_ROUNDS):
+        for name, (large, warm) in made.items():
             before = _stored_bytes(large)
-            found = run_child("change", kind, large, warm, seed, run.bulk)
-            took.append(found["seconds"])
+            found = run_child("change", shape, kind, large, warm, seed, run.bulk)
+            took[name].append(found["seconds"])
             used[name] = max(used[name], found["used_bytes"])
             written[name] += _stored_bytes(large) - before
-        seconds[name] = statistics.median(took)
+            # Files that no version needs any more would fill the disk.
+            dk.DeltaTable(large).vacuum(
+                0, dry_run=False, enforce_retention_duration=False
+            )
+    seconds = {name: statistics.median(found) for name, found in took.items()}
+    for name in made:
         run.report(bar, name, seconds[name] * 1000, "ms")
         run.report(bar, f"{name}, memory", used[name] / 1e6, "MB")
     faster, memory, stored = _CHANGED[kind] if full else (None, None, None)
@@ -341,13 +381,15 @@ def _scattered(seed: int, rows: int) -> list[int]:
     return [int(number) for number in found]
 
 
-def _delete(handle: deltalake.DeltaTable, seed: int, rows: int) -> None:
+def _delete(handle: deltalake.DeltaTable, _: RowsOf, seed: int, rows: int) -> None:
     handle.delete(f"id IN ({', '.join(map(str, _scattered(seed, rows)))})")
 
 
-def _upsert(handle: deltalake.DeltaTable, seed: int, rows: int) -> None:
+def _upsert(
+    handle: deltalake.DeltaTable, rows_of: RowsOf, seed: int, rows: int
+) -> None:
     ids = pa.array(_scattered(seed + 100, rows))
-    source = _rows(1000, 0).set_column(0, "id", ids)
+    source = rows_of(1000, 0).set_column(0, "id", ids)
     (
         handle.merge(source, "s.id = t.id", source_alias="s", target_alias="t")
         .when_matched_update_all()
@@ -356,11 +398,12 @@ def _upsert(handle: deltalake.DeltaTable, seed: int, rows: int) -> None:
     )
 
 
-def _update(handle: deltalake.DeltaTable, seed: int, rows: int) -> None:
+def _update(handle: deltalake.DeltaTable, _: RowsOf, seed: int, rows: int) -> None:
     where = f"id = {_scattered(seed + 200, rows)[0]}"
     handle.update({"amount": "amount + 1"}, predicate=where)
 
 
+SHAPES: dict[str, RowsOf] = {"narrow": _rows, "wide": _wide_rows}
 CHANGES = {
     "delete of 1,000": _delete,
     "upsert of 1,000": _upsert,

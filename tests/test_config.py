@@ -188,7 +188,7 @@ def test_named_file_is_read(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"cache.snapshots": -1}, "cache.snapshots, from an argument"),
         ({"data_path": ""}, "data_path, from an argument, must be a folder"),
         ({"pool": 3}, "pool, from an argument, is a section: allowed: pool.connect_"),
-        ({"pol": {"size": 3}}, "unknown key pol, from an argument; allowed: cache."),
+        ({"pol": {"size": 3}}, "argument; did you mean pool?; allowed: cache."),
         (
             {"mirror.retry.bakoff": 3},
             "unknown key mirror.retry.bakoff, from an argument",

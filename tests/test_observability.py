@@ -226,7 +226,7 @@ def test_reconciler_serves_prometheus_and_is_on_the_list(shared: str) -> None:
     with dk.connect(shared) as catalog:
         assert "none was seen" in str(absence(catalog))
         with reconciler(shared) as port:
-            wait_until(lambda: catalog.mirror_state("t")[0] == 0)
+            wait_until(lambda: catalog._mirror_state("t")[0] == 0)
             wait_until(lambda: "deltasql_publish" in get(port, "/metrics")[1])
             families = {
                 family.name: family
@@ -237,15 +237,15 @@ def test_reconciler_serves_prometheus_and_is_on_the_list(shared: str) -> None:
             assert families["deltasql_table_files"].samples[0].value == 1
             assert get(port, "/healthz") == (200, "ok\n")
             assert get(port, "/elsewhere")[0] == 404
-            (seen,) = load_reconcilers(catalog.backend)
+            (seen,) = load_reconcilers(catalog._backend)
             assert seen.runs
             assert seen.process_id != os.getpid()
             assert absence(catalog) is None
-        assert load_reconcilers(catalog.backend) == []
+        assert load_reconcilers(catalog._backend) == []
 
         with reconciler(shared, kill=True):
             pass
-        (seen,) = load_reconcilers(catalog.backend)
+        (seen,) = load_reconcilers(catalog._backend)
         assert seen.host
 
 
@@ -362,14 +362,16 @@ def test_events_tell_what_was_done_and_by_whom(catalog: dk.Catalog) -> None:
         commit(catalog, protocol("unheard-of"), table="u")
     catalog.drop_table("u", force=True)
 
-    found = load_events(catalog.backend)
+    found = load_events(catalog._backend)
     events = [one.event for one in reversed(found)]
     assert events[0] == "create"
     assert events[-3:] == ["rename", "commit refused", "drop"]
     assert all(one.host and one.client for one in found)
     (rename,) = [one for one in found if one.event == "rename"]
     assert (rename.table, rename.detail) == ("u", "from t")
-    assert [one.event for one in load_events(catalog.backend, "u", limit=1)] == ["drop"]
+    assert [one.event for one in load_events(catalog._backend, "u", limit=1)] == [
+        "drop"
+    ]
     if catalog.uri.engine == "postgres":
         assert rename.client_address == "127.0.0.1"
         assert rename.db_user

@@ -1,4 +1,9 @@
-"""Delta Lake tables whose truth lives in SQL and whose commits reach `_delta_log`."""
+"""Delta Lake tables whose truth lives in SQL and whose commits reach `_delta_log`.
+
+The examples of the API reference run in a folder with the SQLite catalog `meta.db`. Its
+table `sales` has the columns `id`, `city` and `amount`, two rows in version 0 and a
+third one in version 1. `dk` is this package, and `pa` is pyarrow.
+"""
 
 import os
 import sys
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
         QueryBuilder,
         Transaction,
         convert_to_deltalake,
+        create_table_with_add_actions,
         register,
         transaction,
         unregister,
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     )
     from delkalakedb.mirror.verify import verify
     from delkalakedb.model.records import Commit, File, Table
+    from delkalakedb.progress import Progress
     from delkalakedb.query import Relation, sql
     from delkalakedb.telemetry import JsonFormatter, PublishWarning
 else:
@@ -49,13 +56,15 @@ else:
             "catalog.engine": "CacheInfo cache_info",
             "connection": "Catalog close connect",
             "deltalake": "DeltaTable QueryBuilder Transaction register transaction"
-            " convert_to_deltalake unregister write_deltalake",
+            " convert_to_deltalake create_table_with_add_actions unregister"
+            " write_deltalake",
             "errors": ".",
             "migrate": "Copied Detached ImportProgress Imported Synced copy_catalog"
             " cut_over detach follow import_table sync",
             "mirror": ".",
             "mirror.verify": "verify",
             "model.records": "Commit File Table",
+            "progress": "Progress",
             "query": "Relation sql",
             "telemetry": "JsonFormatter PublishWarning",
         },
@@ -72,6 +81,7 @@ __all__ = [
     "ImportProgress",
     "Imported",
     "JsonFormatter",
+    "Progress",
     "PublishWarning",
     "QueryBuilder",
     "Relation",
@@ -84,6 +94,7 @@ __all__ = [
     "connect",
     "convert_to_deltalake",
     "copy_catalog",
+    "create_table_with_add_actions",
     "cut_over",
     "detach",
     "follow",

@@ -183,7 +183,7 @@ def _published(tables: int) -> str:
 
 
 def _tables(catalog: Catalog, *, publishes: bool) -> Iterator[Check]:
-    mirrors = Outbox(catalog.backend).load_all()
+    mirrors = Outbox(catalog._backend).load_all()
     lag_warn = catalog.settings.mirror.lag_warn
     statuses = list(map(status_of, mirrors))
     lagging = filter(None, (_lag(status, lag_warn) for status in statuses))
@@ -237,7 +237,7 @@ def _lease(mirror: Mirror) -> Check | None:
 
 
 def _small(catalog: Catalog) -> Iterator[Check]:
-    found = load_stats(catalog.backend, None, small_bytes=_SMALL_BYTES, since_ms=0)
+    found = load_stats(catalog._backend, None, small_bytes=_SMALL_BYTES, since_ms=0)
     for stats in found:
         if "optimize" in stats.advice:
             detail = f"{stats.table}: {stats.compactable_files} small files"

@@ -53,12 +53,12 @@ def check_nothing_is_left(catalog: dk.Catalog, size: int) -> None:
     """Check that `size` connections can be used at once, and no transaction is open."""
     with dk.connect(catalog.uri) as other:
         check_integrity(other)
-    sessions = [catalog.backend.reading() for _ in range(size)]
+    sessions = [catalog._backend.reading() for _ in range(size)]
     opened = [session.__enter__() for session in sessions]
     assert len([one.values("load_schema_version", {}) for one in opened]) == size
     for session in sessions:
         session.__exit__(None, None, None)
-    if catalog.backend.capabilities.event_loops:
+    if catalog._backend.capabilities.event_loops:
         name = parse_uri(str(catalog.uri)).database
         with psycopg.connect(os.environ["DELKALAKEDB_TEST_PG_URL"]) as admin:
             states = admin.execute(

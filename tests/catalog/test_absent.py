@@ -27,7 +27,7 @@ def read_nothing(catalog: str, table: str) -> None:
 
 READS: dict[str, Ask] = {
     "tables": lambda catalog, table: dk.connect(catalog).tables(),
-    "versions": lambda catalog, table: dk.connect(catalog).versions(),
+    "_versions": lambda catalog, table: dk.connect(catalog)._versions(),
     "snapshot": lambda catalog, table: dk.connect(catalog).snapshot("t"),
     "DeltaTable": lambda catalog, table: dk.DeltaTable(table),
     "transaction": only_read,

@@ -70,7 +70,7 @@ def publish_all(catalog: Catalog, name: str = "t") -> None:
         waiting = range(lease.mirror.published_version + 1, latest + 1)
         if waiting:
             hashes = dict.fromkeys(waiting, SHA)
-            outbox = Outbox(catalog.backend)
+            outbox = Outbox(catalog._backend)
             assert outbox.mark_published(lease, hashes, release=False)
 
 
@@ -181,7 +181,7 @@ def test_any_foreign_commits_keep_their_words_and_replay_to_the_same_table(
         assert log.txns() == replay.txns
         assert log.domains() == replay.domains
         assert log.state().metadata == replay.metadata
-    assert catalog.mirror_state(name)[:2] == (len(commits), len(commits))
+    assert catalog._mirror_state(name)[:2] == (len(commits), len(commits))
 
 
 def test_commit_without_commit_info_gets_none(catalog: Catalog) -> None:
@@ -340,7 +340,7 @@ def test_feature_that_cannot_be_read_is_refused_by_name(
         adopt(catalog, unreadable, remove(add("a")))
 
     assert paths(catalog) == ["a"]
-    assert catalog.mirror_state("t")[:2] == (0, 0)
+    assert catalog._mirror_state("t")[:2] == (0, 0)
 
 
 def test_protocol_may_drop_what_it_promised_before(catalog: Catalog) -> None:
@@ -419,7 +419,7 @@ def test_our_commits_go_on_after_an_adopted_one(catalog: Catalog) -> None:
     assert isinstance(lost, Conflicted)
     assert (lost.winner_version, lost.winner_operation) == (1, "DELETE")
     assert catalog.snapshot("t").txn_version("app") == 3
-    assert catalog.mirror_state("t")[:2] == (1, 2)
+    assert catalog._mirror_state("t")[:2] == (1, 2)
     check_integrity(catalog)
 
 

@@ -102,7 +102,7 @@ def expire(catalog: dk.Catalog, before: int) -> None:
     """Expire the versions before one."""
     mirrored(catalog, before, before)
     now_ms = LATER_MS
-    expire_versions(catalog.backend, "t", before_version=before, now_ms=now_ms)
+    expire_versions(catalog._backend, "t", before_version=before, now_ms=now_ms)
 
 
 def counted() -> tuple[int, int]:
@@ -200,12 +200,12 @@ def test_table_made_anew_under_its_name_is_not_mistaken(catalog: dk.Catalog) -> 
     create(catalog, "t", add("old"))
     assert names(catalog.snapshot("t")) == ["old"]
     tables = ("dl_files", "dl_table_versions", "dl_metadata", "dl_protocols")
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.script(
             f"DELETE FROM {table}"
             for table in ("dl_number_stats", "dl_text_stats", *tables, "dl_mirrors")
         )
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.script(["DELETE FROM dl_tables"])
     create(catalog, "t", add("new"))
 

@@ -22,15 +22,15 @@ def uses(catalog: dk.Catalog, folder: Path) -> dict[str, Callable[[], object]]:
     files = snapshot.files()
     return {
         "tables": catalog.tables,
-        "versions": catalog.versions,
+        "_versions": catalog._versions,
         "table": lambda: catalog.table("t"),
         "snapshot": lambda: catalog.snapshot("t"),
         "log": lambda: catalog.log("t"),
-        "try_commit": catalog.try_commit,
+        "_try_commit": catalog._try_commit,
         "commit": lambda: commit(catalog, add("b"), version=0),
         "expire": lambda: catalog.expire("t"),
-        "mirror_state": lambda: catalog.mirror_state("t"),
-        "default_location": lambda: catalog.default_location("t"),
+        "_mirror_state": lambda: catalog._mirror_state("t"),
+        "_default_location": lambda: catalog._default_location("t"),
         "init": catalog.init,
         "create_table": lambda: catalog.create_table(
             "u", SCHEMA, location=str(folder / "u")
@@ -45,7 +45,7 @@ def uses(catalog: dk.Catalog, folder: Path) -> dict[str, Callable[[], object]]:
         "sql": lambda: catalog.sql("SELECT * FROM t").fetchall(),
         "rename_table": lambda: catalog.rename_table("t", "u"),
         "drop_table": lambda: catalog.drop_table("t"),
-        "backend": lambda: catalog.backend,
+        "backend": lambda: catalog._backend,
         "with": catalog.__enter__,
         "transaction": dk.transaction(catalog).__enter__,
         "files": snapshot.files,

@@ -145,7 +145,7 @@ def test_damage_is_found_by_the_check(catalog: Catalog, damage: str, told: str) 
     for n in range(2):
         replace_file(catalog, PAIR, "run", n)
     check_integrity(catalog)
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.script([damage])
 
     with pytest.raises(AssertionError, match=told):

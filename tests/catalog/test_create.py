@@ -84,7 +84,7 @@ def test_commit_to_an_unknown_table_is_refused(catalog: Catalog) -> None:
     assert catalog.tables() == []
 
 
-@pytest.mark.parametrize("ask", ["table", "snapshot", "mirror_state"])
+@pytest.mark.parametrize("ask", ["table", "snapshot", "_mirror_state"])
 def test_question_about_an_unknown_table_is_refused(catalog: Catalog, ask: str) -> None:
     with pytest.raises(TableNotFoundError, match="nope"):
         getattr(catalog, ask)("nope")

@@ -57,8 +57,8 @@ def test_parsed_statements_are_kept_within_bounds(
         for i in range(20):
             found = catalog.snapshot("t").files(f"x = {i}", columns=["path"])
             assert found.read_all()["path"].to_pylist() == [f"f{i}"]
-        assert isinstance(catalog.backend, DuckDBBackend)
-        assert len(catalog.backend._parsed) <= 5
+        assert isinstance(catalog._backend, DuckDBBackend)
+        assert len(catalog._backend._parsed) <= 5
 
 
 @pytest.mark.parametrize("name", ["it's.duckdb", 'a "b" c.duckdb', "ünï%20.duckdb"])
@@ -127,7 +127,7 @@ def test_reader_in_the_middle_of_a_table_does_not_stop_a_writer(
 def test_failed_commit_leaves_the_catalog_usable(tmp_path: Path) -> None:
     with dk.connect(Uri("duckdb", f"{tmp_path}/meta.duckdb")) as catalog:
         create(catalog, "t", add("a"))
-        with pytest.raises(CatalogError), catalog.backend.writing() as session:
+        with pytest.raises(CatalogError), catalog._backend.writing() as session:
             session.query_sql("SELECT * FROM dl_nothing", {})
         assert commit(catalog, add("b")).version == 1
         check_integrity(catalog)
@@ -181,7 +181,7 @@ def test_head_that_a_commit_made_is_the_one_that_would_be_loaded(
         ]
         for actions in changes:
             commit(catalog, *actions)
-            made, heads = catalog.log("t").head(), catalog.backend.heads
+            made, heads = catalog.log("t").head(), catalog._backend.heads
             heads.forget()
             assert made == catalog.log("t").head()
 
@@ -190,7 +190,7 @@ def test_commit_after_another_asks_for_no_head(tmp_path: Path) -> None:
     with dk.connect(f"deltasql://duckdb/{tmp_path / 'meta.duckdb'}") as catalog:
         create(catalog)
         commit(catalog, add("a"))
-        assert find_kept(catalog.backend, "t") is catalog.log("t").head()
-        with catalog.backend.writing() as session:
+        assert find_kept(catalog._backend, "t") is catalog.log("t").head()
+        with catalog._backend.writing() as session:
             session.apply([])
-        assert find_kept(catalog.backend, "t") is None
+        assert find_kept(catalog._backend, "t") is None

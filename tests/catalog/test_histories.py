@@ -48,10 +48,10 @@ def run(catalog: Catalog, data: st.DataObject, steps: int) -> None:
     model = Model()
     writers = Writers(model, data.draw)
     first = [writers.create(), writers.create()]
-    assert outcomes_of(catalog.try_commit(*first)) == model.ratify(*first)
+    assert outcomes_of(catalog._try_commit(*first)) == model.ratify(*first)
     for _ in range(steps):
         staged = writers.transaction()
-        assert outcomes_of(catalog.try_commit(*staged)) == model.ratify(*staged)
+        assert outcomes_of(catalog._try_commit(*staged)) == model.ratify(*staged)
     for name, table in model.tables.items():
         assert catalog.table(name).version == table.version
         for version in range(table.version + 1):

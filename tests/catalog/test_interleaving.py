@@ -117,7 +117,7 @@ def check_cell(pair: Pair, level: str, lost: str, won: str, rule: str) -> None:
     assert only(pair.b.commit(winner)).version == 1
     taken = after(seen, winner, seen)
     loser = on(table, lost, level)
-    outcome = pair.a.try_commit(loser)
+    outcome = pair.a._try_commit(loser)
     assert set(batch.column("path").to_pylist()) == seen
     del reader
 
@@ -165,7 +165,7 @@ def test_one_lost_table_takes_the_others_of_its_transaction_with_it(
         create(pair.a, table, file("f"))
     commit(pair.b, remove(file("f")), table="right")
 
-    outcome = pair.a.try_commit(
+    outcome = pair.a._try_commit(
         Staged("left", [file("g")], Reads(version=0)),
         Staged("right", [remove(file("f"))], Reads(version=0)),
     )

@@ -128,7 +128,7 @@ def test_random_history_is_the_same_in_the_log(
         model.ratify(first)
     for _ in range(8):
         staged = writers.transaction()
-        catalog.try_commit(*staged)
+        catalog._try_commit(*staged)
         model.ratify(*staged)
 
     for name in model.tables:

@@ -113,8 +113,8 @@ def test_catalog_migrated_step_by_step_equals_a_fresh_one(
         dk.connect(another(new_catalog_uri)) as fresh,
     ):
         fresh.init()
-        assert listing(migrated.backend) == listing(fresh.backend)
-        assert "novelty" in columns(fresh.backend)["dl_tables"]
+        assert listing(migrated._backend) == listing(fresh._backend)
+        assert "novelty" in columns(fresh._backend)["dl_tables"]
 
 
 def test_migrated_catalog_keeps_its_tables(
@@ -126,7 +126,7 @@ def test_migrated_catalog_keeps_its_tables(
 
     with dk.connect(new_catalog_uri) as after:
         assert paths(after) == ["a"]
-        with after.backend.reading() as session:
+        with after._backend.reading() as session:
             versions = session.query_sql(
                 "SELECT version FROM dl_schema_versions ORDER BY version", {}
             )
@@ -138,32 +138,32 @@ def test_failed_migration_leaves_the_schema_as_it_was(
 ) -> None:
     make(new_catalog_uri)
     with dk.connect(new_catalog_uri) as catalog:
-        before = listing(catalog.backend)
+        before = listing(catalog._backend)
     known({**load_migrations(engine), 99: NEXT + "SELECT nonsense;"})
 
     with pytest.raises(CatalogError):
         dk.connect(new_catalog_uri)
     known(load_migrations(engine))
     with dk.connect(new_catalog_uri) as catalog:
-        assert listing(catalog.backend) == before
+        assert listing(catalog._backend) == before
 
 
 def test_opening_again_changes_nothing(new_catalog_uri: str) -> None:
     make(new_catalog_uri)
     with dk.connect(new_catalog_uri) as first:
-        before = listing(first.backend)
+        before = listing(first._backend)
 
     with dk.connect(new_catalog_uri, sql={"schema": "error"}) as second:
-        assert listing(second.backend) == before
+        assert listing(second._backend) == before
 
 
 def test_newer_schema_is_refused_naming_both_versions(new_catalog_uri: str) -> None:
     make(new_catalog_uri)
     with dk.connect(new_catalog_uri) as catalog:
-        engine = catalog.backend.engine
+        engine = catalog._backend.engine
         values = {"version": [1234], "applied_at_ms": [0], "client": ["delkalakedb/99"]}
         row = Insert("dl_schema_versions", values)
-        with catalog.backend.writing() as session:
+        with catalog._backend.writing() as session:
             session.apply([row])
 
     latest = migrations.latest_schema_version(engine)
@@ -219,7 +219,7 @@ def test_three_engines_have_the_same_tables_and_columns(
     for uri in uris:
         with dk.connect(uri) as catalog:
             catalog.init()
-            found.append(columns(catalog.backend))
+            found.append(columns(catalog._backend))
 
     assert found[0] == found[1] == found[2]
     assert "dl_files" in found[0]
@@ -233,16 +233,16 @@ def test_open_client_of_an_older_version_writes_nothing(
         dk.write_deltalake(table_uri, pa.table({"x": [1, 2]}))
         table = dk.DeltaTable(table_uri)
         staged = Staged("t", (add("late"),), Reads(version=0))
-        with catalog.backend.writing() as session:
+        with catalog._backend.writing() as session:
             row = {"version": [99], "applied_at_ms": [0], "client": ["newer"]}
             session.apply([Insert("dl_schema_versions", row)])
 
         for write in (
             lambda: dk.write_deltalake(table_uri, pa.table({"x": [3]}), mode="append"),
             lambda: table.delete("x = 1"),
-            lambda: catalog.try_commit(staged),
+            lambda: catalog._try_commit(staged),
             lambda: catalog.rename_table("t", "u"),
-            lambda: Outbox(catalog.backend).take("t", 1.0),
+            lambda: Outbox(catalog._backend).take("t", 1.0),
             lambda: catalog.drop_table("t"),
         ):
             with pytest.raises(CatalogSchemaError, match=r"99.*upgrade delkalakedb"):
@@ -250,20 +250,20 @@ def test_open_client_of_an_older_version_writes_nothing(
         assert [t.version for t in catalog.tables()] == [0]
     known({**load_migrations(engine), 99: NEXT})
     with dk.connect(new_catalog_uri) as newer:
-        assert isinstance(newer.try_commit(staged), tuple)
+        assert isinstance(newer._try_commit(staged), tuple)
 
 
 def test_commit_that_waits_for_an_upgrade_is_refused(new_catalog_uri: str) -> None:
     with dk.connect(new_catalog_uri) as catalog, ThreadPoolExecutor(1) as pool:
         create(catalog, "t")
         staged = Staged("t", (add("late"),), Reads(version=0))
-        with catalog.backend.writing(any_version=True) as session:
-            catalog.backend.prepare(session)
+        with catalog._backend.writing(any_version=True) as session:
+            catalog._backend.prepare(session)
             session.script(["ALTER TABLE dl_mirrors ADD COLUMN later INTEGER"])
             row = {"version": [99], "applied_at_ms": [0], "client": ["newer"]}
             session.apply([Insert("dl_schema_versions", row)])
             session.query("load_schema_version", {})
-            commit = pool.submit(catalog.try_commit, staged)
+            commit = pool.submit(catalog._try_commit, staged)
             wait([commit], timeout=0.5)
 
         with pytest.raises(CatalogSchemaError, match="99"):

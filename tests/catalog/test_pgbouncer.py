@@ -201,16 +201,16 @@ def test_settings_count_in_every_transaction(
     with dk.connect(uri, pool={"lock_timeout": 0.3, "statement_timeout": 1}) as catalog:
         create(catalog)
         names = ("synchronous_commit", "transaction_isolation", "statement_timeout")
-        with catalog.backend.writing() as session:
+        with catalog._backend.writing() as session:
             found = [session.query_sql(f"SHOW {name}", {}) for name in names]
             assert found == [[("on",)], [("read committed",)], [("1s",)]]
         with locked_mirror(catalog, "t"), pytest.raises(CatalogBusyError):
             commit(catalog, add("late"))
         slow = ("SELECT pg_sleep(5)", {})
         for queries in ([slow], [("SELECT 1", {}), slow]):
-            with pytest.raises(CatalogBusyError), catalog.backend.reading() as reader:
+            with pytest.raises(CatalogBusyError), catalog._backend.reading() as reader:
                 reader.query_many(queries)
-        bulk = catalog.backend.batches(
+        bulk = catalog._backend.batches(
             "SELECT 1 AS x, pg_sleep(5)", {}, pa.schema({"x": pa.int64()})
         )
         with pytest.raises(CatalogError):

@@ -33,8 +33,8 @@ def test_connections_beyond_the_size_wait_and_then_fail(catalog_uri: str) -> Non
     with dk.connect(catalog_uri, pool=settings) as catalog:
         catalog.init()
         with (
-            catalog.backend.reading(),
-            catalog.backend.reading(),
+            catalog._backend.reading(),
+            catalog._backend.reading(),
             pytest.raises(
                 CatalogBusyError, match=r"all 2 connections were in use for 0\.2 s"
             ),
@@ -48,7 +48,7 @@ def test_connection_that_comes_back_is_handed_to_who_waits(catalog_uri: str) -> 
         catalog.init()
         answers: list[object] = []
         thread = threading.Thread(target=lambda: answers.append(catalog.tables()))
-        with catalog.backend.reading():
+        with catalog._backend.reading():
             thread.start()
             time.sleep(0.1)
             assert answers == []
@@ -62,7 +62,7 @@ def test_connections_are_used_again(postgres_uri: str) -> None:
 
 
 def backend_pid(catalog: Catalog) -> int:
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         ((pid,),) = session.query_sql("SELECT pg_backend_pid()", {})
     return int(pid)
 
@@ -72,11 +72,11 @@ def test_one_pool_serves_all_catalogs_on_a_database(
 ) -> None:
     with dk.connect(catalog_uri) as one:
         with dk.connect(catalog_uri) as same:
-            assert same.backend is one.backend
+            assert same._backend is one._backend
         create(one)
         assert [table.name for table in one.tables()] == ["t"]
         with dk.connect(f"deltasql://sqlite/{tmp_path}/other.db") as other:
-            assert other.backend is not one.backend
+            assert other._backend is not one._backend
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
@@ -88,7 +88,7 @@ def test_file_is_the_same_database_by_whatever_path(
     linked = catalog_uri.replace(str(file), f"{tmp_path}/link/{file.name}")
     with dk.connect(catalog_uri) as one, dk.connect(linked) as same:
         assert linked != catalog_uri
-        assert same.backend is one.backend
+        assert same._backend is one._backend
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "duckdb"], indirect=True)
@@ -97,7 +97,7 @@ def test_file_is_one_database_whatever_the_password(catalog_uri: str) -> None:
         dk.connect(catalog_uri, sql={"password": "a"}) as one,
         dk.connect(catalog_uri, sql={"password": "b"}) as other,
     ):
-        assert one.backend is other.backend
+        assert one._backend is other._backend
 
 
 def test_closed_catalog_says_so(catalog_uri: str) -> None:
@@ -374,7 +374,7 @@ catalog = dk.connect({uri!r}, pool={{"size": MANY + 10}})
 create(catalog, "t", add("a"))
 met = set()
 def abandon():
-    held = [dk.transaction({uri!r}).__enter__(), catalog.backend.reading()]
+    held = [dk.transaction({uri!r}).__enter__(), catalog._backend.reading()]
     held[1].__enter__()
     held.append(held)
     return held
@@ -521,7 +521,7 @@ from tests.support.actions import add, commit, create
 from delkalakedb.errors import CatalogBusyError
 catalog = dk.connect({uri!r})
 create(catalog, "t", add("a"))
-with catalog.backend.writing():
+with catalog._backend.writing():
     if (child := os.fork()) == 0:
         for ask in (
             lambda: commit(catalog, add("b"), version=0),

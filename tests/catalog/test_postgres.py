@@ -158,7 +158,7 @@ def test_statements_of_commits_are_prepared_once(uri: str) -> None:
         found = []
         for number in range(6):
             commit(catalog, add(f"f{number}"))
-            with catalog.backend.reading() as session:
+            with catalog._backend.reading() as session:
                 rows = session.query_sql(
                     "SELECT name FROM pg_prepared_statements "
                     "WHERE name LIKE 'dk!_%%' ESCAPE '!'",
@@ -175,7 +175,7 @@ def test_no_two_connections_prepare_statements_of_one_name(uri: str) -> None:
     names = []
     with dk.connect(f"{uri}?pool_size=2") as catalog:
         create(catalog)
-        with catalog.backend.reading() as first, catalog.backend.reading() as second:
+        with catalog._backend.reading() as first, catalog._backend.reading() as second:
             for session in (first, second):
                 for _ in range(7):
                     session.query("load_user", {})
@@ -201,14 +201,14 @@ def test_commit_after_one_whose_statements_failed_is_as_good(uri: str) -> None:
         create(catalog)
         commit(catalog, add("a"))
         rule = "ADD CONSTRAINT no_seven CHECK (size_bytes <> 7)"
-        with catalog.backend.writing() as session:
+        with catalog._backend.writing() as session:
             session.script([f"ALTER TABLE dl_files {rule}"])
         for _ in range(3):
             with pytest.raises(CatalogError, match="no_seven"):
                 commit(catalog, add("b", size=7))
         commit(catalog, add("c"))
         assert paths(catalog) == ["a", "c"]
-        with catalog.backend.writing() as session:
+        with catalog._backend.writing() as session:
             session.script(["ALTER TABLE dl_files DROP CONSTRAINT no_seven"])
 
 
@@ -229,9 +229,9 @@ def test_commits_read_few_rows_before_the_server_has_statistics(uri: str) -> Non
 
 def generic_plan(catalog: Catalog, name: str) -> list[str]:
     """How a statement is carried out, whatever it is given."""
-    text = preparation(catalog.backend.statements[name], "asked")
+    text = preparation(catalog._backend.statements[name], "asked")
     given = ", ".join(["NULL"] * len({*re.findall(r"\$\d+", text)}))
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.script(["SET LOCAL plan_cache_mode TO force_generic_plan", text])
         rows = session.query_sql(f"EXPLAIN EXECUTE asked ({given})", {})
         session.script(["DEALLOCATE asked"])
@@ -245,7 +245,7 @@ def test_writers_take_turns_whatever_the_database_isolates_by_default(
     role = f"r{uuid.uuid4().hex}"
     with (
         dk.connect(uri) as catalog,
-        catalog.backend.writing(any_version=True) as session,
+        catalog._backend.writing(any_version=True) as session,
     ):
         session.script(
             [
@@ -267,7 +267,7 @@ def test_role_that_owns_a_schema_needs_no_right_to_make_one(uri: str) -> None:
     other = uri_of(parse_uri(uri).port or 0)
     with (
         dk.connect(other) as catalog,
-        catalog.backend.writing(any_version=True) as session,
+        catalog._backend.writing(any_version=True) as session,
     ):
         session.script(
             [
@@ -307,7 +307,7 @@ def test_bulk_reads_are_given_up_after_the_statement_timeout(uri: str) -> None:
     with dk.connect(uri, pool={"statement_timeout": 0.2}) as catalog:
         started = time.monotonic()
         with pytest.raises(CatalogError, match="statement timeout"):
-            list(catalog.backend.batches(slow, {}, pa.schema([("a", pa.int64())])))
+            list(catalog._backend.batches(slow, {}, pa.schema([("a", pa.int64())])))
         assert time.monotonic() - started < 50
 
 
@@ -319,7 +319,7 @@ def test_catalog_that_was_dropped_is_made_anew_for_who_names_it(
     schema = parse_uri(uri).schema
     with (
         dk.connect(uri_of(server.port)) as other,
-        other.backend.writing(any_version=True) as session,
+        other._backend.writing(any_version=True) as session,
     ):
         session.script([f"DROP SCHEMA {schema} CASCADE"])
     shutil.rmtree(tmp_path / "t")
@@ -378,7 +378,7 @@ def test_commit_whose_answer_was_lost_is_published_at_once(
     publish(cuttable, Staged("t", (add("a"),), Reads(version=0)))
 
     assert proxy.cuts == 1
-    mirror = Outbox(cuttable.backend).load("t")
+    mirror = Outbox(cuttable._backend).load("t")
     assert mirror.published_version == mirror.ratified_version == 1
     assert mirror.lease_owner is None
     assert paths(cuttable) == ["a"]
@@ -412,7 +412,7 @@ def test_commit_that_arrives_while_it_is_looked_for_is_made_once(
     assert [made.version for made in done] == [1]
     assert (proxy.cuts, attempts) == (1, 1)
     assert [c.version for c in cuttable.snapshot("t").history()] == [1, 0]
-    mirror = Outbox(cuttable.backend).load("t")
+    mirror = Outbox(cuttable._backend).load("t")
     assert mirror.published_version == 1
     assert mirror.lease_owner is None
     check_integrity(cuttable)
@@ -537,7 +537,7 @@ def test_commit_while_the_server_ends_the_session_tells_the_truth(
 
 
 def slow_down_commits(catalog: Catalog, seconds: int) -> None:
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.script(
             [
                 "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS "
@@ -554,7 +554,7 @@ def test_stopped_writer_holds_up_others_for_a_bounded_time(
     monkeypatch.setattr(postgres, "_IDLE_S", 0.1)
     with dk.connect(uri, pool={"lock_timeout": 1.5}) as catalog:
         create(catalog)
-        stopped = catalog.backend.writing()
+        stopped = catalog._backend.writing()
         stopped.__enter__().values("lock_table", {"name": "t"})
         # As if this process stood still since: it sends nothing more.
         time.sleep(0.5)
@@ -576,7 +576,7 @@ def test_renewals_hold_no_lock_between_messages(
 
     with dk.connect(uri) as catalog:
         create(catalog)
-        outbox = Outbox(catalog.backend)
+        outbox = Outbox(catalog._backend)
         lease = outbox.take("t", 60)
         assert isinstance(lease, Lease)
         monkeypatch.setattr(postgres._PostgresSession, "_together", noted)
@@ -611,7 +611,7 @@ def test_idle_connections_that_the_server_ended_are_replaced(uri: str) -> None:
 
 def end_sessions(catalog: Catalog) -> None:
     """Let the server end all idle sessions of the catalog, as a restart does."""
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         session.query_sql(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -691,7 +691,7 @@ def test_password_is_neither_stored_nor_logged(
 
 def dump(catalog: Catalog) -> str:
     """Every row of every table of the catalog's schema, as text."""
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         tables = session.query_sql(
             "SELECT tablename FROM pg_tables WHERE schemaname = %(schema)s",
             {"schema": catalog.uri.schema},

@@ -76,7 +76,7 @@ def refusal(uri: str) -> str:
 def test_tls_works_for_commits_and_bulk_reads(server: Server, mode: str) -> None:
     with dk.connect(uri_of(server, mode)) as catalog:
         create(catalog, "t", add("a"))
-        with catalog.backend.reading() as session:
+        with catalog._backend.reading() as session:
             sql = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
             assert session.query_sql(sql, {}) == [(True,)]
         assert paths(catalog) == ["a"]

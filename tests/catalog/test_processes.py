@@ -42,9 +42,9 @@ def test_twenty_processes_that_start_at_once_make_one_catalog(
 ) -> None:
     assert crew.run(count_tables, new_catalog_uri, count=20) == [0] * 20
 
-    with dk.connect(new_catalog_uri) as catalog, catalog.backend.reading() as session:
+    with dk.connect(new_catalog_uri) as catalog, catalog._backend.reading() as session:
         versions = session.query_sql("SELECT version FROM dl_schema_versions", {})
-        latest = latest_schema_version(catalog.backend.engine)
+        latest = latest_schema_version(catalog._backend.engine)
     assert versions == [(version,) for version in range(1, latest + 1)]
 
 

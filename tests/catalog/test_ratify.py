@@ -3,8 +3,10 @@
 import msgspec
 import pytest
 
+import delkalakedb as dk
 from delkalakedb import Catalog
 from delkalakedb.catalog.commit.outcome import Conflicted
+from delkalakedb.catalog.read.head import find_head
 from delkalakedb.catalog.read.stat_index import COLUMNS_PER_TABLE, revise
 from delkalakedb.errors import CommitFailedError, DeltalakeDBError, ProtocolError
 from delkalakedb.model.actions import Action, Add, CommitInfo, DeletionVector, Remove
@@ -27,6 +29,7 @@ from tests.support.actions import (
     stats,
     vector,
 )
+from tests.support.integrity import check_integrity
 
 A, B = add("a"), add("b", size=20)
 
@@ -227,7 +230,7 @@ def test_own_commits_of_a_transaction_are_never_the_winner(catalog: Catalog) -> 
     commit(catalog, remove(A))
     reads = Reads(version=0)
 
-    conflict = catalog.try_commit(
+    conflict = catalog._try_commit(
         Staged("t", [B], reads), Staged("t", [add("a")], reads)
     )
 
@@ -418,3 +421,46 @@ def test_columns_beyond_those_that_have_a_number_are_not_indexed() -> None:
 
     assert len(columns) == COLUMNS_PER_TABLE
     assert columns[-1].column_id == 2 * COLUMNS_PER_TABLE - 1
+
+
+# --- what a writer made before it locked the table ----------------------------------
+
+
+def test_commit_follows_the_columns_that_another_writer_has_added(
+    catalog: Catalog, catalog_uri: str
+) -> None:
+    create(catalog, "t", A)
+    commit(catalog, B)
+    with dk.connect(catalog_uri) as other:
+        commit(other, metadata(schema(x="long", s="string", y="long")))
+
+    commit(catalog, add("c", stats=stats(x=(1, 2, 0), y=(5, 6, 0))))
+
+    # The older files have no bounds of `y`, and may hold any value.
+    assert planned(catalog, "y = 5") == ["a", "b", "c"]
+    assert planned(catalog, "y = 7") == ["a", "b"]
+    indexed = find_head(catalog._backend, "t").stat_columns
+    assert [column.physical for column in indexed] == [("x",), ("s",), ("y",)]
+    check_integrity(catalog)
+
+
+def test_commit_follows_the_partitions_that_another_writer_has_set(
+    catalog: Catalog, catalog_uri: str
+) -> None:
+    create(catalog, "t", A)
+    commit(catalog, B)
+    with dk.connect(catalog_uri) as other:
+        commit(other, metadata(partitions=["s"]), remove(A), remove(B))
+
+    with pytest.raises(ProtocolError, match="partitioned by \\['s'\\]"):
+        commit(catalog, add("c"))
+    commit(catalog, add("s=v/c", partition={"s": "v"}))
+
+    assert planned(catalog, "s = 'v'") == ["s=v/c"]
+    assert planned(catalog, "s = 'w'") == []
+    check_integrity(catalog)
+
+
+def planned(catalog: Catalog, where: str) -> list[str]:
+    files = catalog.snapshot("t").files(where, columns=["path"]).read_all()
+    return sorted(files["path"].to_pylist())

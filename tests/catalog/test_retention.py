@@ -77,11 +77,11 @@ def days(
 
 
 def expire(catalog: Catalog, day: float, **options: Any) -> Expired:
-    return expire_versions(catalog.backend, "t", now_ms=int(day * DAY_MS), **options)
+    return expire_versions(catalog._backend, "t", now_ms=int(day * DAY_MS), **options)
 
 
 def counts(catalog: Catalog) -> dict[str, int]:
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         return {
             name: session.query_sql(f"SELECT count(*) FROM {name}", {})[0][0]
             for name in COUNTED
@@ -218,7 +218,7 @@ def test_tombstone_of_a_file_that_came_back_goes(catalog: Catalog) -> None:
     commit(catalog, add("b"))
     mirrored(catalog, 4, 4)
 
-    expire_versions(catalog.backend, "t", now_ms=LATER_MS)
+    expire_versions(catalog._backend, "t", now_ms=LATER_MS)
 
     assert list(catalog.log("t").removes(4)) == []
 
@@ -232,7 +232,7 @@ def test_newest_state_at_the_floor_stays(catalog: Catalog) -> None:
     commit(catalog, txn("a", 9), domain("d", "4", removed=True), cdc("c4"))
     mirrored(catalog, 4, 4)
 
-    expire_versions(catalog.backend, "t", now_ms=LATER_MS, before_version=3)
+    expire_versions(catalog._backend, "t", now_ms=LATER_MS, before_version=3)
 
     at = catalog.snapshot("t", 3)
     assert (at.metadata.description, at.txn_version("a"), at.txn_version("b")) == (
@@ -308,7 +308,7 @@ def test_commit_that_read_an_expired_version_is_refused(
             Staged("t", [metadata(description="new")], read()),
             Staged("t", [add("n")], read(), remove_all=True),
         ):
-            outcome = catalog.try_commit(staged)
+            outcome = catalog._try_commit(staged)
             assert isinstance(outcome, Conflicted), staged
             assert (outcome.rule, outcome.winner_version) == (Rule.READ_EXPIRED, 9)
     with pytest.raises(CommitFailedError, match="the catalog has versions 6 to 9"):
@@ -345,7 +345,7 @@ def test_application_is_still_known_after_its_commit_expired(
     for n in range(4):
         commit(catalog, txn("app", n))
     mirrored(catalog, 4, 4)
-    expire_versions(catalog.backend, "t", now_ms=LATER_MS)
+    expire_versions(catalog._backend, "t", now_ms=LATER_MS)
 
     replays = {
         n: attempt(catalog, txn("app", n), app_ids=frozenset({"app"})) for n in (1, 3)
@@ -361,13 +361,13 @@ def test_commits_go_on_while_versions_expire(catalog: Catalog) -> None:
         while not all(writer.done() for writer in writers):
             newest = catalog.table("t").version
             mirrored(catalog, newest, newest)
-            floor = expire_versions(catalog.backend, "t", now_ms=LATER_MS).floor
+            floor = expire_versions(catalog._backend, "t", now_ms=LATER_MS).floor
             assert floor >= newest
     assert sum(writer.result() for writer in writers) == 30
     newest = catalog.table("t").version
     assert newest == 30
     mirrored(catalog, newest, newest)
-    expire_versions(catalog.backend, "t", now_ms=LATER_MS)
+    expire_versions(catalog._backend, "t", now_ms=LATER_MS)
     assert paths(catalog) == ["0-14", "1-14", "first"]
     # The last commit's remove is still there to be published.
     assert counts(catalog)["dl_files"] == 4

@@ -70,7 +70,7 @@ def kept_for(staged: Staged, interval: str) -> Staged:
 def go_on(catalog: Catalog, model: Model, staged: Sequence[Staged]) -> None:
     """Commit, as the model says or, if it read what has expired, not at all."""
     floors = {name: catalog.log(name).head().first_version for name in model.tables}
-    outcome = catalog.try_commit(*staged)
+    outcome = catalog._try_commit(*staged)
     if isinstance(outcome, Conflicted) and outcome.rule == Rule.READ_EXPIRED:
         assert any(c.reads.version < floors[c.table] for c in staged)
         return
@@ -89,7 +89,7 @@ def expiries(
         mirrored(catalog, newest, data.draw(st.integers(-1, newest)))
         before = data.draw(st.integers(0, newest))
         options = {"before_version": before, "now_ms": LATER_MS}
-        yield name, expire_versions(catalog.backend, name, **options).floor
+        yield name, expire_versions(catalog._backend, name, **options).floor
 
 
 @settings(max_examples=examples(4), suppress_health_check=checks)

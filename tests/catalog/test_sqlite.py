@@ -40,7 +40,7 @@ def sqlite(file: Path) -> Iterator[Catalog]:
 
 
 def test_every_connection_forces_commits_to_disk(sqlite: Catalog) -> None:
-    backend = sqlite.backend
+    backend = sqlite._backend
     with backend.reading() as a, backend.reading() as b, backend.writing() as c:
         for session in (a, b, c):
             assert session.query_sql("PRAGMA synchronous", {}) == [(FULL,)]
@@ -102,7 +102,7 @@ def test_reader_that_is_dropped_leaves_no_transaction(file: Path) -> None:
         commit(catalog, add("more"))
 
         assert len(paths(catalog)) == 10
-        with catalog.backend.reading() as session:
+        with catalog._backend.reading() as session:
             # Not busy: nobody reads an older state of the file.
             ((busy, *_),) = session.query_sql("PRAGMA wal_checkpoint(TRUNCATE)", {})
         assert busy == 0

@@ -18,7 +18,7 @@ def staged_now(catalog: dk.Catalog, path: str = "b") -> Callable[[], Outcome]:
     """Stage an append to the table as it is now; return what commits it."""
     seen = catalog.snapshot("t")
     append = staged(catalog, add(path), identity=seen.identity)
-    return lambda: catalog.try_commit(append)
+    return lambda: catalog._try_commit(append)
 
 
 def version_of(outcome: Outcome) -> int:
@@ -58,7 +58,7 @@ def test_schema_that_another_changed_in_between_is_a_conflict(
 
 def test_path_that_is_there_already_is_a_conflict(catalog: dk.Catalog) -> None:
     create(catalog, "t", add("a"))
-    plain = catalog.try_commit(staged(catalog, add("a", size=77)))
+    plain = catalog._try_commit(staged(catalog, add("a", size=77)))
 
     outcome = staged_now(catalog, "a")()
 

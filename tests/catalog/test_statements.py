@@ -110,14 +110,14 @@ def execute(session: Session, statement: Run, sql: str) -> None:
 
 def test_every_statement_runs_on_every_engine(catalog: Catalog, engine: str) -> None:
     written = shared() | statements(SQL / f"{engine}.sql")
-    ready = catalog.backend.statements
+    ready = catalog._backend.statements
     assert set(ready) == written.keys() - {"now_ms"}
 
     for name in sorted(ready.keys() - FRAGMENTS - set(PLANS)):
         both = zip(wholes(name, written), wholes(name, ready), strict=True)
         for source, sql in both:
             assert not PLACEHOLDER.search(sql), name
-            with suppress(RollBack), catalog.backend.writing() as session:
+            with suppress(RollBack), catalog._backend.writing() as session:
                 if name != "insert_table":
                     session.apply([run(n, written[n]) for n in FIRST_VERSION])
                 execute(session, run(name, source), sql)
@@ -130,7 +130,7 @@ def test_every_plan_runs_on_every_engine(
     catalog: Catalog, engine: str, table: str, part: str
 ) -> None:
     create(catalog, "t", add("a", stats=stats(1, x=(1, 2, 0), s=("a", "b", 0))))
-    known, mark = catalog.backend.statements, catalog.backend.placeholder.format
+    known, mark = catalog._backend.statements, catalog._backend.placeholder.format
     values = (1.5, 2.5, 3.5) if table == STAT_TABLES[Kind.NUMBER] else ("a", "b", "c")
     bounds = dict(zip(("lo", "hi", "reach"), values, strict=True))
     pieces = {
@@ -155,7 +155,7 @@ def test_every_plan_runs_on_every_engine(
             composed = known[whole].replace("{candidates}", known[part])
             sql = fill(composed, {**pieces, "alive": known[alive]})
             used = {n: v for n, v in params.items() if mark(n) in sql}
-            with catalog.backend.reading() as session:
+            with catalog._backend.reading() as session:
                 assert isinstance(session.query_sql(sql, used), list)
 
 

@@ -75,7 +75,7 @@ def test_conflict_of_one_table_leaves_nothing_of_the_others(catalog: Catalog) ->
     catalog.commit(creation("t", A), creation("u", A))
     commit(catalog, remove(A), table="u")
 
-    outcome = catalog.try_commit(
+    outcome = catalog._try_commit(
         staged(catalog, B, metadata(schema(y="long")), txn("app", 1), table="t"),
         creation("new", A),
         staged(catalog, remove(A), table="u", version=0),
@@ -186,7 +186,9 @@ def test_file_that_an_own_commit_removed_may_come_back(catalog: Catalog) -> None
 def test_remove_of_what_an_own_commit_removed_is_refused(catalog: Catalog) -> None:
     create(catalog, "t", A)
 
-    outcome = catalog.try_commit(staged(catalog, remove(A)), staged(catalog, remove(A)))
+    outcome = catalog._try_commit(
+        staged(catalog, remove(A)), staged(catalog, remove(A))
+    )
 
     assert isinstance(outcome, Conflicted)
     assert outcome.rule == Rule.REMOVE_NOT_LIVE
@@ -226,7 +228,7 @@ def test_replay_of_a_part_of_a_transaction_is_written_nowhere(catalog: Catalog) 
     ]
     catalog.commit(both[0])
 
-    outcome = catalog.try_commit(*both)
+    outcome = catalog._try_commit(*both)
 
     assert isinstance(outcome, Conflicted)
     assert (outcome.table, outcome.winner_version) == ("t", 1)

@@ -45,7 +45,7 @@ def destroy(cli: Cli) -> None:
             Path(f"{uri.database}{suffix}").unlink(missing_ok=True)
         return
     # Emptied, because only this process, which has it open, could delete it.
-    with dk.connect(str(cli.uri)) as catalog, catalog.backend.writing() as session:
+    with dk.connect(str(cli.uri)) as catalog, catalog._backend.writing() as session:
         latest = migrations.latest_schema_version(uri.engine)
         tables = migrations.catalog_tables(uri.engine, latest)
         session.script([f"DROP TABLE {table}" for table in reversed(tables)])
@@ -144,7 +144,10 @@ def test_lost_catalog_is_rebuilt_from_the_logs_alone(deltasql: Cli) -> None:
 
 def test_lease_of_when_it_was_made_holds_up_nobody(deltasql: Cli, file: Path) -> None:
     until_ms = 2**50
-    with dk.connect(str(deltasql.uri)) as catalog, catalog.backend.writing() as session:
+    with (
+        dk.connect(str(deltasql.uri)) as catalog,
+        catalog._backend.writing() as session,
+    ):
         held = f"lease_owner = 'host', lease_until_ms = {until_ms}"
         session.script([f"UPDATE dl_mirrors SET {held}"])
     deltasql("backup", str(file))
@@ -208,10 +211,10 @@ def test_backup_with_rows_that_contradict_each_other_is_refused(
     deltasql: Cli, file: Path
 ) -> None:
     uri = str(deltasql.uri)
-    with dk.connect(uri) as catalog, catalog.backend.writing() as session:
+    with dk.connect(uri) as catalog, catalog._backend.writing() as session:
         session.script(["UPDATE dl_tables SET num_files = num_files + 1"])
     deltasql("backup", str(file))
-    with dk.connect(uri) as catalog, catalog.backend.writing() as session:
+    with dk.connect(uri) as catalog, catalog._backend.writing() as session:
         session.script(["UPDATE dl_tables SET num_files = num_files - 1"])
 
     result = deltasql("restore-catalog", str(file), "--yes", code=5)
@@ -255,7 +258,10 @@ def test_newer_backup_is_refused(
 
 def test_newer_catalog_is_not_replaced(deltasql: Cli, file: Path) -> None:
     deltasql("backup", str(file))
-    with dk.connect(str(deltasql.uri)) as catalog, catalog.backend.writing() as session:
+    with (
+        dk.connect(str(deltasql.uri)) as catalog,
+        catalog._backend.writing() as session,
+    ):
         session.script(["UPDATE dl_schema_versions SET version = version + 1000"])
 
     result = deltasql("restore-catalog", str(file), "--yes", code=5)

@@ -37,7 +37,7 @@ def location(cli: Cli) -> Path:
 
 
 def change(cli: Cli, statement: str) -> None:
-    with dk.connect(str(cli.uri)) as catalog, catalog.backend.writing() as session:
+    with dk.connect(str(cli.uri)) as catalog, catalog._backend.writing() as session:
         session.script([statement])
 
 
@@ -410,5 +410,5 @@ def test_doctor_names_a_store_that_overwrites(
 
 def test_tried_writes_are_undone(on_sqlite: Cli) -> None:
     with dk.connect(str(on_sqlite.uri)) as catalog:
-        doctor._try(catalog.backend, Run("create_probe", {}))
-        doctor._try(catalog.backend, Run("create_probe", {}))
+        doctor._try(catalog._backend, Run("create_probe", {}))
+        doctor._try(catalog._backend, Run("create_probe", {}))

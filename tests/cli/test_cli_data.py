@@ -22,10 +22,11 @@ from hypothesis import given, settings, strategies as st
 import delkalakedb as dk
 from delkalakedb.errors import QueryError
 from delkalakedb.query.append import append_files
-from delkalakedb.query.duck import open_duckdb
+from delkalakedb.query.duck import sealed_duckdb
 from delkalakedb.query.export import export_rows
 from delkalakedb.query.selection import select
 from tests.support.cli import Cli
+from tests.support.examples import examples
 
 COMMAND = shutil.which("deltasql", path=Path(sys.executable).parent)
 
@@ -317,13 +318,13 @@ def rows_in_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, pa.Tab
     return dk.connect(uri), rows
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(80))
 @given(condition=CONDITIONS)
 def test_filter_on_files_finds_what_a_filter_on_rows_finds(
     rows_in_files: tuple[dk.Catalog, pa.Table], condition: str
 ) -> None:
     catalog, rows = rows_in_files
-    with open_duckdb(sealed=True) as connection:
+    with sealed_duckdb() as connection:
         connection.register("rows", pa.Table.from_batches(rows.to_batches()))
         sql = f"SELECT k FROM (FROM rows LIMIT 100) WHERE {condition} ORDER BY k"
         expected = [k for (k,) in connection.sql(sql).fetchall()]

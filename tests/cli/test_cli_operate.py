@@ -240,7 +240,7 @@ def test_table_that_fails_keeps_no_other_from_being_done(deltasql: Cli) -> None:
     hold = "UPDATE dl_tables SET hold = 'moved' WHERE name = 'first'"
     with (
         dk.connect(str(deltasql.uri)) as catalog,
-        catalog.backend.writing() as session,
+        catalog._backend.writing() as session,
     ):
         session.script([hold])
     for number in (2, 3):
@@ -318,7 +318,7 @@ def test_retention_drops_versions_that_expired(deltasql: Cli) -> None:
 def _age(cli: Cli) -> None:
     """Date all versions two days back: retention counts from midnight."""
     assert cli.uri is not None
-    with dk.connect(cli.uri) as catalog, catalog.backend.writing() as session:
+    with dk.connect(cli.uri) as catalog, catalog._backend.writing() as session:
         old = "timestamp_ms = timestamp_ms - 172800000"
         session.script(
             [f"UPDATE dl_table_versions SET {old}", f"UPDATE dl_tables SET {old}"]

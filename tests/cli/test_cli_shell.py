@@ -247,7 +247,7 @@ def test_session_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
     terminal.expect("deltasql>")
 
     terminal.type("SELECT nope FROM sales;\r")
-    terminal.expect("Error: Binder Error")
+    terminal.expect('Error: column "nope" not found')
     terminal.expect("deltasql>")
 
     terminal.type("hist\t")

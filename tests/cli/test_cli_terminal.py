@@ -261,7 +261,7 @@ def test_interrupt_at_a_question_changes_nothing(own: Cli) -> None:
 def test_interrupt_of_long_work_keeps_what_was_committed(own: Cli) -> None:
     session = Session(own.uri, sys.executable, "-c", LONG, "long")
     session.read_until("long work")
-    session.read_until("/1000")
+    session.read_until("/1,000")
 
     assert session.interrupt() == 130
     assert "Traceback" not in session.seen

@@ -128,7 +128,7 @@ def known(catalog: dk.Catalog, name: str) -> dict[str, Any]:
         "commits": [log.commit(version) for version in versions],
         "history": history,
         "found": found,
-        "mirror": catalog.mirror_state(name),
+        "mirror": catalog._mirror_state(name),
         "table": catalog.table(name),
     }
 
@@ -356,7 +356,7 @@ def test_parts_name_every_column_there_is(catalog: dk.Catalog, engine: str) -> N
         "postgres": "SELECT table_name, column_name FROM information_schema.columns "
         "WHERE table_schema = 'public'",
     }
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         found = set(session.query_sql(asked[engine], {}))
 
     copied = {(part.table, name) for part in PARTS for name in part.schema.names}

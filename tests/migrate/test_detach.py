@@ -30,7 +30,7 @@ def uri(catalog_uri: str) -> str:
 
 def count(catalog: dk.Catalog) -> dict[str, int]:
     stats = ("dl_number_stats", "dl_text_stats")
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         return {
             name: session.query_sql(f"SELECT count(*) FROM {name}", {})[0][0]
             for name in (*TABLES, *stats)
@@ -82,7 +82,7 @@ def test_versions_that_wait_are_published_first(
     monkeypatch.setenv("DELKALAKEDB_MIRROR__MODE", "external")
     dk.write_deltalake(uri, rows(0))
     location = catalog.table("t").location
-    assert catalog.mirror_state("t")[0] == -1
+    assert catalog._mirror_state("t")[0] == -1
 
     assert dk.detach(uri).version == 0
     assert deltalake.DeltaTable(location).version() == 0

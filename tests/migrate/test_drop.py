@@ -52,15 +52,16 @@ def test_data_goes_with_the_table_when_that_is_asked(
     place = folder(catalog)
     beside = place.parent / "beside.txt"
     beside.write_text("stays")
-    told: list[tuple[int, int]] = []
+    told: list[dk.Progress] = []
 
-    done = catalog.drop_table("t", with_data=True, progress=lambda *n: told.append(n))
+    done = catalog.drop_table("t", with_data=True, progress=told.append)
 
     assert not place.exists()
     assert beside.exists()
     assert done.deleted_files > 4
     assert done.deleted_bytes > 0
-    assert told == [(done.deleted_files,) * 2]
+    count = done.deleted_files
+    assert told == [dk.Progress(what="drop t", done=count, total=count, unit="files")]
     dk.write_deltalake(uri, rows(8))
     assert dk.DeltaTable(uri).version() == 0
 
@@ -208,7 +209,7 @@ def test_number_that_an_older_client_took_is_passed_over(
     uri: str, catalog: dk.Catalog
 ) -> None:
     dk.write_deltalake(uri, rows(0))
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         # Before schema version 3 it was the greatest, and one more.
         session.script(["UPDATE dl_table_ids SET last_table_id = 0"])
 

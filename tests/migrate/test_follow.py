@@ -47,6 +47,7 @@ def test_followed_table_is_caught_up_until_it_is_cut_over(
     deltalake.DeltaTable(location).delete("id = 41")
     synced = dk.sync(uri)
     assert (synced.version, synced.versions, synced.hold) == (LAST + 2, 2, "following")
+    assert synced.timestamp == catalog.table("t").timestamp
     assert dk.sync(uri).versions == 0
     assert_same_history(catalog, "t", open_store(location), first=0)
 

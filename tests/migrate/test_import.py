@@ -288,13 +288,23 @@ def test_progress_is_told_and_ends_with_the_whole_table(
     catalog: dk.Catalog, location: Path
 ) -> None:
     write_history(str(location))
-    told: list[dk.ImportProgress] = []
+    told: list[dk.Progress] = []
 
     done = import_table(
         open_store(str(location)), catalog, table="t", progress=told.append
     )
 
-    assert told[-1] == dk.ImportProgress(LAST, LAST, done.num_files)
+    *_, last = (each for each in told if isinstance(each, dk.ImportProgress))
+    assert last == dk.ImportProgress(
+        what="import t",
+        done=LAST + 1,
+        total=LAST + 1,
+        unit="versions",
+        version=LAST,
+        latest_version=LAST,
+        num_files=done.num_files,
+    )
+    assert told[-1].what == "verify t"
 
 
 def test_feature_that_cannot_be_read_is_refused_by_name(
@@ -381,7 +391,7 @@ def test_table_of_another_catalog_that_is_behind_is_refused(
 
 def _assert_empty(catalog: dk.Catalog) -> None:
     tables = ("dl_tables", "dl_table_versions", "dl_files", "dl_metadata", "dl_txns")
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         for table in tables:
             assert session.query_sql(f"SELECT * FROM {table}", {}) == []
 

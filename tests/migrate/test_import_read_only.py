@@ -381,7 +381,7 @@ def test_feature_that_readers_must_know(
     found = dk.QueryBuilder().register("t", table).execute("select id from t")
     assert sorted(found.read_all()["id"].to_pylist()) == list(range(8))
     with pytest.raises(ReadOnlyFeatureError, match="catalogOwned-preview"):
-        catalog.snapshot("owned").check_ours()
+        catalog.snapshot("owned")._check_ours()
     with pytest.raises(ProtocolError, match=r"odd can't be imported.*neverHeardOf"):
         import_table(odd, catalog, table="odd")
     assert [table.name for table in catalog.tables()] == ["owned"]
@@ -500,7 +500,7 @@ def test_followed_table_without_a_schema_for_a_while_is_followed_on(
 
     assert sync(catalog, table="t").version == 1
     with pytest.raises(ReadOnlyFeatureError, match="no schemaString"):
-        catalog.snapshot("t").check_ours()
+        catalog.snapshot("t")._check_ours()
     put(store, 2, metadata)
     assert sync(catalog, table="t").version == 2
     assert_same_history(catalog, "t", store, first=0)

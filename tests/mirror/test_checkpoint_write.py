@@ -120,10 +120,10 @@ def test_history_behind_a_checkpoint_reads_as_the_catalog_has_it(
     model = Model()
     writers = Writers(model, data.draw)
     first = asking(writers.create(), policy)
-    assert outcomes_of(catalog.try_commit(first)) == model.ratify(first)
+    assert outcomes_of(catalog._try_commit(first)) == model.ratify(first)
     for _ in range(6):
         staged = writers.transaction()
-        assert outcomes_of(catalog.try_commit(*staged)) == model.ratify(*staged)
+        assert outcomes_of(catalog._try_commit(*staged)) == model.ratify(*staged)
     (name,) = model.tables
     latest = model.tables[name].version
     version = data.draw(st.integers(0, latest))
@@ -440,7 +440,7 @@ def test_interval_is_the_tables_else_the_setting(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     catalog.commit(Staged("t", (protocol(), metadata()), location=str(tmp_path)))
-    mirror = Outbox(catalog.backend).load("t")
+    mirror = Outbox(catalog._backend).load("t")
     with connect(catalog.uri, mirror={"checkpoint_interval": 7}) as seven:
         assert due_checkpoint(seven, mirror, 20) == 20
         own = metadata(configuration={"delta.checkpointInterval": "3"})

@@ -14,6 +14,7 @@ from delkalakedb.mirror.checkpoint.log_retention import clean_log
 from delkalakedb.model.actions import CommitInfo, Protocol
 from delkalakedb.storage import ObjectMeta, open_store
 from delkalakedb.storage.log.file_log import FileTxnLogReader
+from tests.support.examples import examples
 from tests.support.logs import (
     FORMS,
     PROTOCOL,
@@ -297,7 +298,7 @@ def test_file_times_that_go_back_are_made_to_increase():
     assert clean(store, now_day=62)[-1] == log_path(3, "json")
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 12), st.data())
 def test_log_is_whole_after_any_cleanups_however_far_they_came(count, data):
     checkpoints = data.draw(st.sets(st.integers(0, count - 1)))

@@ -17,6 +17,7 @@ from delkalakedb.mirror.publisher.reconciler import Reconciler
 from delkalakedb.mirror.publisher.statuses import MirrorStatus, status
 from delkalakedb.mirror.verify.verification import verify_table
 from delkalakedb.model.log import Reads, Staged
+from delkalakedb.model.times import from_ms
 from delkalakedb.storage import Store
 from delkalakedb.storage.remote import RemoteStore
 from delkalakedb.write import committer as commits
@@ -169,6 +170,7 @@ def test_commit_stands_while_the_store_is_away(
     assert (told.state, told.attempts, told.versions_behind) == ("failed", 1, 2)
     assert told.next_try_ms is not None
     assert 0 < told.next_try_ms - time.time() * 1000 < 1000
+    assert told.next_try == from_ms(told.next_try_ms)
     assert told.last_error is not None
     assert "s3://lake/away" in told.last_error
     (warning,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
@@ -186,10 +188,10 @@ def test_writers_do_not_try_again_before_it_is_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     catalog.commit(creation("t", location="s3://lake/away"))
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.script(["UPDATE dl_mirrors SET attempts = 9"])
     commit_inline(catalog, "a", away)
-    before = Outbox(catalog.backend).load("t")
+    before = Outbox(catalog._backend).load("t")
     # 2 ** 9 s is more than the most there is, and half of that the least.
     assert before.next_try_ms is not None
     assert 140_000 < before.next_try_ms - time.time() * 1000 < 300_000
@@ -200,7 +202,7 @@ def test_writers_do_not_try_again_before_it_is_time(
         commit_inline(catalog, "b", away)
         assert time.monotonic() - started < 1
 
-    after = Outbox(catalog.backend).load("t")
+    after = Outbox(catalog._backend).load("t")
     assert (after.attempts, after.next_try_ms) == (10, before.next_try_ms)
     assert "version 2 is committed but not published yet: an earlier" in caplog.text
 
@@ -266,7 +268,7 @@ def test_store_that_never_answers_is_given_up(
         commit_inline(catalog, "a", options)
     # Before its heartbeat stops: the next holder of the lease may put the same file.
     assert time.monotonic() - started < PATIENCE_S
-    assert Outbox(catalog.backend).load("t").state == "failed"
+    assert Outbox(catalog._backend).load("t").state == "failed"
 
 
 def test_commit_stands_where_no_checkpoint_can_be_made(

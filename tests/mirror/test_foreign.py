@@ -122,12 +122,12 @@ def made_by_hand(catalog: Catalog, *actions: Action, **options: Any) -> Store:
 
 
 def state(catalog: Catalog) -> tuple[str, str | None]:
-    mirror = Outbox(catalog.backend).load("t")
+    mirror = Outbox(catalog._backend).load("t")
     return mirror.state, mirror.last_error
 
 
 def set_diverged(catalog: Catalog) -> None:
-    outbox = Outbox(catalog.backend)
+    outbox = Outbox(catalog._backend)
     outbox.mark_diverged(outbox.load("t"), "a foreign commit")
 
 
@@ -135,7 +135,7 @@ def assert_same(catalog: Catalog, location: str, uri: str | None = None) -> None
     """The catalog, the log and deltalake have the same versions, files and rows."""
     sql, log = catalog.log("t"), FileTxnLogReader(open_store(location))
     assert sql.latest_version() == log.latest_version()
-    assert catalog.mirror_state("t")[0] == sql.latest_version()
+    assert catalog._mirror_state("t")[0] == sql.latest_version()
     for version in range(sql.latest_version() + 1):
         assert view(sql, version) == view(log, version)
         assert same(sql.commit(version), log.commit(version))
@@ -193,7 +193,7 @@ def test_our_commit_that_was_never_marked_is_not_foreign(catalog: Catalog) -> No
 
     assert adopt(catalog, table="t", store=store) == (2,)
     assert paths(catalog) == ["a", "b"]
-    assert catalog.mirror_state("t")[:2] == (2, 2)
+    assert catalog._mirror_state("t")[:2] == (2, 2)
 
 
 def test_entry_with_a_transaction_id_of_another_version_is_foreign(
@@ -286,7 +286,7 @@ def test_hash_of_the_file_is_kept(catalog: Catalog) -> None:
 
     adopt(catalog, table="t", store=store)
 
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         sql = "SELECT published_sha256 FROM dl_table_versions WHERE version = 1"
         assert session.query_sql(sql, {}) == [(hashlib.sha256(data).hexdigest(),)]
 
@@ -304,7 +304,7 @@ def test_nothing_is_adopted_from_a_feature_on_that_is_refused(catalog: Catalog) 
         ):
             adopt(catalog, table="t", store=store)
         assert paths(catalog) == ["fine"]
-        assert catalog.mirror_state("t")[:2] == (1, 1)
+        assert catalog._mirror_state("t")[:2] == (1, 1)
         assert state(catalog)[0] == "diverged"
 
 
@@ -356,7 +356,7 @@ def test_ratified_version_in_the_way_is_named_with_what_to_do(
     with pytest.raises(MirrorError, match=r"version 2 is ratified .* discard"):
         adopt(catalog, table="t", store=store)
 
-    assert catalog.mirror_state("t")[:2] == (1, 2)
+    assert catalog._mirror_state("t")[:2] == (1, 2)
     assert len(find_foreign(catalog, "t", store)) == 1
 
 

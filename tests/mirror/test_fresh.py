@@ -55,7 +55,7 @@ def test_published_bytes_are_those_of_the_database(
     dk.write_deltalake(uri, DATA, mode="append", schema_mode="merge")
     catalog, folder = log_files(uri)
     with catalog:
-        loaded = list(load_commits(catalog.backend, "t", -1, 4))
+        loaded = list(load_commits(catalog._backend, "t", -1, 4))
     assert [commit.head.version for commit in loaded] == list(range(5))
     for version, commit in enumerate(loaded):
         there = (folder / commit_path(version)).read_bytes()
@@ -77,9 +77,9 @@ def entry(catalog: dk.Catalog, version: int) -> bytes:
 
 def check_entries(catalog: dk.Catalog) -> None:
     """The log has what the database has."""
-    published, ratified, _ = catalog.mirror_state("t")
+    published, ratified, _ = catalog._mirror_state("t")
     assert published == ratified
-    for commit in load_commits(catalog.backend, "t", -1, published):
+    for commit in load_commits(catalog._backend, "t", -1, published):
         assert entry(catalog, commit.head.version) == encode_commit(commit.actions)
 
 
@@ -126,7 +126,7 @@ def test_returned_commits_carry_neither_actions_nor_lease(table: dk.Catalog) -> 
 def test_commit_of_a_table_that_has_moved_since_is_loaded(
     table: dk.Catalog,
 ) -> None:
-    outcome = table.try_commit(staged(table, add("a")))
+    outcome = table._try_commit(staged(table, add("a")))
     assert isinstance(outcome, tuple)
     (made,) = outcome
     assert isinstance(made, Committed)

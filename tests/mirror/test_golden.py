@@ -49,7 +49,7 @@ def run(catalog: Catalog, data: st.DataObject, steps: int) -> None:
     writers = Writers(model, data.draw, folder=f"memory:///{uuid.uuid4().hex}")
     staged = [writers.create(), writers.create()]
     for _ in range(steps):
-        catalog.try_commit(*staged)
+        catalog._try_commit(*staged)
         model.ratify(*staged)
         for name in model.tables:
             if data.draw(st.booleans()):

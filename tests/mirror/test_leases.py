@@ -37,7 +37,7 @@ from tests.support.servers.postgres import Server
 
 # Where processes are killed: between the commit and the end of its publishing.
 STEPS = [
-    "after try_commit",
+    "after _try_commit",
     "before put_new json",
     "before link json",
     "after link json",
@@ -111,7 +111,7 @@ def assert_published(statuses: list[dk.mirror.MirrorStatus]) -> None:
 
 
 def take(catalog: dk.Catalog, lasts_s: float = LONG_S) -> Lease | Mirror:
-    return Outbox(catalog.backend).take("t", lasts_s)
+    return Outbox(catalog._backend).take("t", lasts_s)
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_process_takes_back_a_lease_that_it_could_not_give_back(
         patch.object(Outbox, "_write", side_effect=CatalogUnavailableError("away")),
         pytest.raises(CatalogUnavailableError),
     ):
-        Outbox(table.backend).release(lease)
+        Outbox(table._backend).release(lease)
 
     assert publish_table(table, "t", stores_with(), 1).version == 1
 
@@ -268,7 +268,7 @@ def test_publisher_is_not_waited_for_after_the_database_crashed(tmp_path: Path) 
             with patch.object(Outbox, "mark_published", lambda *_, **__: server.kill()):
                 grow(catalog, "w", 1)
             server.start()
-            assert Outbox(catalog.backend).load("t").lease_owner is not None
+            assert Outbox(catalog._backend).load("t").lease_owner is not None
             started = time.monotonic()
             grow(catalog, "w", 2)
             assert time.monotonic() - started < LONGEST_APPEND_S
@@ -285,13 +285,13 @@ def test_lease_that_is_held_for_long_is_renewed(table: dk.Catalog) -> None:
         with hold_mirror(brief_catalog, "t") as lease:
             time.sleep(1.0)
             assert isinstance(take(table), Mirror)
-        assert Outbox(table.backend).renew(lease) is None
+        assert Outbox(table._backend).renew(lease) is None
         assert isinstance(take(table), Lease)
 
 
 def test_claim_on_a_checkpoint_that_takes_long_is_renewed(table: dk.Catalog) -> None:
     dk.mirror.run(table.uri, once=True)
-    outbox = Outbox(table.backend)
+    outbox = Outbox(table._backend)
     mirror = outbox.load("t")
     assert outbox.claim_checkpoint(mirror, 1, 0.3)
     with outbox.keeping_claim(mirror, 1, 0.3, LONG_S):

@@ -33,7 +33,7 @@ COMMITS, INTERVAL = 5, 2
 STEPS = [
     f"{moment} {step}"
     for step in (
-        "try_commit",
+        "_try_commit",
         "put_new json",
         "link json",
         "set_modified json",
@@ -116,7 +116,7 @@ def check_commits(catalog: Catalog, name: str, told: list[int], step: str) -> No
     """All that the writer told of is ratified, and at most the one it was at."""
     last = max(told, default=0)
     version = catalog.table(name).version
-    assert version == (last if step == "before try_commit" else last + 1)
+    assert version == (last if step == "before _try_commit" else last + 1)
     assert catalog.snapshot(name).txn_version("w") == (version - 1 if version else None)
     assert paths(catalog, name) == [f"w-{n}" for n in range(version)[-2:]]
 

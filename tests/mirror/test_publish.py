@@ -59,7 +59,7 @@ def entry(location: Path, version: int) -> Path:
 
 
 def lease(catalog: dk.Catalog, seconds: float = 30.0) -> Lease:
-    taken = Outbox(catalog.backend).take("t", seconds)
+    taken = Outbox(catalog._backend).take("t", seconds)
     assert isinstance(taken, Lease)
     return taken
 
@@ -134,7 +134,7 @@ def test_publishing_again_gives_the_same_bytes(
     before = log_bytes(location)
     for name in before:
         (location / "_delta_log" / name).unlink()
-    with table.backend.writing() as session:
+    with table._backend.writing() as session:
         session.script(["UPDATE dl_mirrors SET published_version = -1"])
 
     publish(table, "t")
@@ -145,7 +145,7 @@ def test_publishing_again_gives_the_same_bytes(
 def test_hash_of_what_was_published_is_kept(table: dk.Catalog, location: Path) -> None:
     publish(table, "t")
 
-    with table.backend.reading() as session:
+    with table._backend.reading() as session:
         rows = session.query_sql(
             "SELECT version, published_sha256 FROM dl_table_versions ORDER BY version",
             {},
@@ -181,7 +181,7 @@ def test_file_of_ours_that_was_not_marked_is_known_again(
     table: dk.Catalog, location: Path
 ) -> None:
     publish(table, "t")
-    with table.backend.writing() as session:
+    with table._backend.writing() as session:
         session.script(["UPDATE dl_mirrors SET published_version = 1"])
 
     assert publish(table, "t") == 3
@@ -266,7 +266,7 @@ def test_writer_does_not_wait_for_a_lease_that_expired_during_back_off(
 ) -> None:
     with pytest.raises(StorageError):
         publish_table(table, "t", always(Broken(location, 2)), 3)
-    Outbox(table.backend).take("t", 0.01, early=True)
+    Outbox(table._backend).take("t", 0.01, early=True)
     time.sleep(0.05)
     started = time.monotonic()
 
@@ -281,13 +281,13 @@ def test_commit_brings_the_lease_to_publish_it_with(
 
     deliver(table, staged(table, add("new")))
 
-    mirror = Outbox(table.backend).load("t")
+    mirror = Outbox(table._backend).load("t")
     assert mirror.published_version == mirror.ratified_version == 4
     assert (mirror.lease_owner, mirror.state) == (None, "published")
 
 
 def test_commit_while_somebody_publishes_waits_for_the_lease(table: dk.Catalog) -> None:
-    held, outbox = lease(table), Outbox(table.backend)
+    held, outbox = lease(table), Outbox(table._backend)
     threading.Timer(0.2, lambda: outbox.release(held)).start()
 
     deliver(table, staged(table, add("new")))
@@ -304,7 +304,7 @@ def test_commit_that_was_made_before_keeps_no_lease(table: dk.Catalog) -> None:
     again()
 
     assert table.table("t").version == 4
-    assert isinstance(Outbox(table.backend).take("t", 1), Lease)
+    assert isinstance(Outbox(table._backend).take("t", 1), Lease)
 
 
 def test_commit_that_lost_keeps_no_lease(table: dk.Catalog) -> None:
@@ -313,7 +313,7 @@ def test_commit_that_lost_keeps_no_lease(table: dk.Catalog) -> None:
 
     assert isinstance(deliver(table, stale), Conflicted)
 
-    assert isinstance(Outbox(table.backend).take("t", 1), Lease)
+    assert isinstance(Outbox(table._backend).take("t", 1), Lease)
 
 
 def test_lease_that_was_let_go_while_it_was_asked_for_is_asked_for_again(
@@ -335,7 +335,7 @@ def test_lease_that_was_let_go_while_it_was_asked_for_is_asked_for_again(
 
 def test_second_publisher_sees_what_the_first_published(table: dk.Catalog) -> None:
     held = lease(table)
-    outbox = Outbox(table.backend)
+    outbox = Outbox(table._backend)
     first = threading.Timer(
         0.2,
         lambda: outbox.mark_published(held, dict.fromkeys(range(4), "-"), release=True),
@@ -351,7 +351,7 @@ def test_lease_that_expired_goes_to_the_next(table: dk.Catalog) -> None:
     time.sleep(0.1)
 
     assert publish(table, "t") == 3
-    outbox = Outbox(table.backend)
+    outbox = Outbox(table._backend)
     assert outbox.renew(slow) is None
     assert not outbox.mark_published(slow, {0: "-"}, release=True)
     assert outbox.load("t").published_version == 3
@@ -362,7 +362,7 @@ def test_publisher_that_lost_its_lease_reports_no_failure(table: dk.Catalog) -> 
     time.sleep(0.1)
     publish(table, "t")
 
-    Outbox(table.backend).mark_failed(slow, "too late", 0)
+    Outbox(table._backend).mark_failed(slow, "too late", 0)
 
     (status,) = dk.mirror.status(table.uri)
     assert (status.state, status.last_error) == ("published", None)

@@ -245,7 +245,7 @@ def test_run_ends_cleanly_on_sigterm(
         process.kill()
         process.wait()
 
-    assert Outbox(catalog.backend).load("t0").lease_owner is None
+    assert Outbox(catalog._backend).load("t0").lease_owner is None
     assert versions(location) == 2
 
 

@@ -168,7 +168,7 @@ def test_entry_whose_bytes_are_not_known_is_written_only_when_asked(
     catalog: Catalog, lake: Store
 ) -> None:
     """Another writer may have written the same actions in another form."""
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         sql = "UPDATE dl_table_versions SET published_sha256 = 'x' WHERE version = 6"
         session.script([sql])
     for version in (4, 6):
@@ -235,7 +235,7 @@ def test_republishing_that_was_killed_is_finished_by_the_next(
 def test_cheap_look_finds_what_is_gone_of_the_newest(
     catalog: Catalog, lake: Store
 ) -> None:
-    mirror = Outbox(catalog.backend).load("t")
+    mirror = Outbox(catalog._backend).load("t")
     assert find_loss(catalog, mirror, lake) is None
     entry = lake.get(CHECKPOINT_PATH)
     lake.delete(CHECKPOINT_PATH)

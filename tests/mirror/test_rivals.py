@@ -140,7 +140,7 @@ def watch(
         while not (working.done() and _even(catalog)):
             assert time.monotonic() < deadline, [*status(catalog)]
             for name, store in stores.items():
-                published = catalog.mirror_state(name)[0]
+                published = catalog._mirror_state(name)[0]
                 assert published >= reached[name]
                 reached[name] = published
                 check_prefix(catalog, store, name)
@@ -234,13 +234,13 @@ def test_publisher_that_wakes_after_its_lease_changes_nothing(
         publish_table(catalog, "t", lambda _: store, 2)
         grow(catalog, "w", 2)
         reconciler_of(catalog).run_once()
-        before, files = Outbox(catalog.backend).load("t"), read_log(store)
+        before, files = Outbox(catalog._backend).load("t"), read_log(store)
         assert before.published_version == 3
 
         gate.opened.set()
         with suppress(StorageError):
             assert publishing.result(30).version == 3
-    assert Outbox(catalog.backend).load("t") == before
+    assert Outbox(catalog._backend).load("t") == before
     assert read_log(store) == files
     check_mirror(catalog, checkpoint=2)
 
@@ -257,11 +257,11 @@ def test_publisher_that_wakes_after_its_table_was_dropped_changes_no_other(
         outlive(catalog)
         catalog.drop_table("t")
         create_lake(catalog, str(tmp_path / "u"))
-        before = Outbox(catalog.backend).load("t")
+        before = Outbox(catalog._backend).load("t")
 
         gate.opened.set()
         assert publishing.result(30).version == before.published_version
-    assert Outbox(catalog.backend).load("t") == before
+    assert Outbox(catalog._backend).load("t") == before
     reconciler_of(catalog).run_once()
     check_mirror(catalog)
 
@@ -276,7 +276,7 @@ def test_lease_lasts_as_long_whatever_its_owners_clock_says(
 ) -> None:
     catalog = brief_catalog
     store = create_lake(catalog, str(tmp_path / "t"))
-    outbox, lasts_s = Outbox(catalog.backend), catalog.settings.mirror.lease
+    outbox, lasts_s = Outbox(catalog._backend), catalog.settings.mirror.lease
     with monkeypatch.context() as elsewhere:
         real = time.time
         elsewhere.setattr("time.time", lambda: real() + wrong_s)
@@ -299,10 +299,10 @@ def test_publisher_that_wakes_while_another_is_at_it_leaves_it_the_lease(
     with asleep(catalog, sleeper) as first:
         outlive(catalog)
         with asleep(catalog, rival) as second:
-            held = Outbox(catalog.backend).load("t")
+            held = Outbox(catalog._backend).load("t")
             sleeper.opened.set()
             wait([first], timeout=30)
-            assert Outbox(catalog.backend).load("t") == held
+            assert Outbox(catalog._backend).load("t") == held
             assert held.lease_until_ms is not None
         assert second.result(30).version == 0
     check_mirror(catalog)
@@ -353,7 +353,7 @@ def read_log(store: Store) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "step",
     [
-        "after try_commit",
+        "after _try_commit",
         "before put_new json",
         "before put_new crc",
         "after put_new crc",
@@ -374,14 +374,14 @@ def test_process_stopped_while_publishing_goes_on_behind_the_others(
             outlive(catalog)
             grow(catalog, "other", 0)
             reconciler_of(catalog).run_once()
-            published = catalog.mirror_state("t")[0]
+            published = catalog._mirror_state("t")[0]
             assert published == catalog.table("t").version
         finally:
             os.kill(child.pid, signal.SIGCONT)
         child.join(30)
         assert child.exitcode == 0
         told.close()
-        assert catalog.mirror_state("t")[0] == 4
+        assert catalog._mirror_state("t")[0] == 4
         check_mirror(catalog)
 
 
@@ -414,7 +414,7 @@ def write_theirs(store: Store, *numbers: int) -> None:
 
 
 def state(catalog: Catalog) -> tuple[str, int, int]:
-    told: Mirror = Outbox(catalog.backend).load("t")
+    told: Mirror = Outbox(catalog._backend).load("t")
     return told.state, told.published_version, told.ratified_version
 
 
@@ -501,4 +501,4 @@ def test_reconciler_does_not_disturb_who_settles_a_diverged_table(
     assert reconciler.run_once()[0].state == "diverged"
     with hold_mirror(catalog, "t") as lease:
         reconciler.run_once()
-        assert Outbox(catalog.backend).renew(lease) is not None
+        assert Outbox(catalog._backend).renew(lease) is not None

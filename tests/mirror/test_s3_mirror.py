@@ -82,7 +82,7 @@ def test_commit_takes_two_requests_to_publish(catalog: Catalog, s3: Place) -> No
             passed.requests.clear()
             commit(catalog, f"{number}", options)
             assert passed.requests == ["PUT", "PUT"]
-        assert catalog.mirror_state("t")[:2] == (4, 4)
+        assert catalog._mirror_state("t")[:2] == (4, 4)
 
 
 @sqlite
@@ -106,7 +106,7 @@ def test_publisher_that_died_unheard_costs_reads_and_no_writes(
         commit(catalog, "a", options)
         mirror.publish(catalog, "t", options)
         before = {m.path: m for m in open_store(s3.location, options).list()}
-        with catalog.backend.writing() as session:
+        with catalog._backend.writing() as session:
             session.script(["UPDATE dl_mirrors SET published_version = -1"])
         sent.requests.clear()
         mirror.publish(catalog, "t", options)

@@ -124,12 +124,12 @@ def test_caller_is_warned_if_another_process_keeps_the_lease(
     with dk.connect(catalog_uri, mirror={"wait": 0.1}) as catalog, told() as warned:
         # A process of which nothing is known here.
         with patch("delkalakedb.catalog.commit.outbox.begin", lambda *_: "elsewhere"):
-            lease = Outbox(catalog.backend).take("t", 60.0)
+            lease = Outbox(catalog._backend).take("t", 60.0)
         assert isinstance(lease, Lease)
         for _ in range(2):
             with dk.transaction(catalog) as tx:
                 tx.write("t", ROWS, mode="append")
-        Outbox(catalog.backend).release(lease)
+        Outbox(catalog._backend).release(lease)
         log = break_log(dk.DeltaTable(uri))
         with dk.transaction(catalog) as tx:
             tx.write("t", ROWS, mode="append")
@@ -219,7 +219,7 @@ def test_publish_that_is_put_off_after_a_failure_says_what_failed(
     mend_log(mend)
     with (
         dk.connect(f"deltasql://sqlite/{tmp_path}/meta.db") as catalog,
-        catalog.backend.writing() as session,
+        catalog._backend.writing() as session,
     ):
         later = int(time.time() * 1000) + 60_000
         session.script([f"UPDATE dl_mirrors SET next_try_ms = {later}"])

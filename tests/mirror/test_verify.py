@@ -240,7 +240,7 @@ def test_deep_check_reads_once_what_only_the_replay_needs(
     store = SlowStore(fill(catalog), delay_s=0)
     store.store.delete(CHECKPOINT_PATH)
     store.store.delete("_delta_log/_last_checkpoint")
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.script(["UPDATE dl_tables SET first_version = 2"])
 
     report = verify_table(catalog, "t", store, deep=True)

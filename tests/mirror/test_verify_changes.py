@@ -16,6 +16,7 @@ from delkalakedb.model.actions import CommitInfo, encode_commit
 from delkalakedb.model.paths import LAST_CHECKPOINT, checksum_path, commit_path
 from delkalakedb.storage import Store, open_store
 from tests.support.actions import add, cdc
+from tests.support.examples import examples
 from tests.support.mirrors import CHECKPOINT_PATH, LAST, VECTOR_FILE, copied, file, fill
 
 
@@ -213,7 +214,7 @@ def test_change_of_history_or_data_is_named_by_a_deep_check(
     assert sentence in str(report)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(120))
 @given(st.data())
 def test_any_byte_of_any_commit_is_named(
     published: dk.Catalog, data: st.DataObject
@@ -227,7 +228,7 @@ def test_any_byte_of_any_commit_is_named(
     assert path in {difference.where for difference in report.differences}
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_no_byte_of_the_log_makes_a_check_fail(
     published: dk.Catalog, data: st.DataObject

@@ -92,7 +92,7 @@ def test_nullability_and_comments_are_kept() -> None:
         ("a INT, PRIMARY KEY (a)", "not a column with a type: PRIMARY KEY"),
         ("a INT) AS SELECT (1", "name TYPE"),
         ("a INT); DROP TABLE x; --", "not a list of columns in SQL"),
-        ("a NOPE", "not a list of columns in SQL"),
+        ("a NOPE", "unknown type NOPE for column a"),
         ("a INT DEFAULT 3", "column a: DEFAULT 3 isn't supported"),
         ("a INT UNIQUE", "column a: UNIQUE isn't supported"),
         ("a VARCHAR(10)", r"column a: Delta has no type VARCHAR\(10\)"),

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField
 
 import delkalakedb as dk
 from delkalakedb import spark as dks
-from delkalakedb.errors import DeltaError, SchemaMismatchError
+from delkalakedb.errors import DeltaError, ProtocolError, SchemaMismatchError
 from delkalakedb.model.actions import Add, DomainMetadata
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.spark.face.table import DeltaTable
@@ -246,6 +246,19 @@ def test_identity_columns_get_values_by_writes_and_merges(
     assert dk.verify(uri, deep=True).ok
     detail = DeltaTable.forUri(spark, uri).toDF()
     assert [field.metadata for field in detail.schema] == [{}, {}, {}, {}]
+
+
+def test_identity_columns_cannot_partition_a_table(
+    spark: "SparkSession", uri: str
+) -> None:
+    builder = DeltaTable.create(spark, uri).addColumn("v", "INT")
+    identity = dks.IdentityGenerator()
+    builder = builder.addColumn("id", "BIGINT", generatedAlwaysAs=identity)
+
+    with pytest.raises(ProtocolError, match="id partitions the table"):
+        builder.partitionedBy("id").execute()
+
+    assert not dk.DeltaTable.is_deltatable(uri)
 
 
 def test_concurrent_writers_never_get_one_identity_value_twice(

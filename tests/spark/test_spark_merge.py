@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql import functions as sf
 
 import delkalakedb as dk
+from delkalakedb import spark as dks
 from delkalakedb.errors import DeltaError, SchemaMismatchError
 from delkalakedb.model.predicate.merge_condition import other_aliases
 from delkalakedb.spark.face.table import DeltaTable
@@ -112,6 +114,23 @@ def test_rows_that_nothing_matches_change_by_the_clauses_for_them(
     assert metrics["numTargetFilesRemoved"] == "1"
     assert metrics["numTargetRowsNotMatchedBySourceUpdated"] == "1"
     assert metrics["numTargetRowsNotMatchedBySourceDeleted"] == "1"
+
+
+def test_clauses_on_unmatched_rows_cannot_use_the_source(merged: Merged) -> None:
+    merged.write([(1, "a", 1), (2, "a", 2)])
+    source = merged.source((1, "x", 1))
+    merge = merged.table.merge(source, "t.id = s.id")
+
+    for refused in (
+        merge.whenNotMatchedBySourceUpdate(set={"v": "s.v"}),
+        merge.whenNotMatchedBySourceUpdate(set={"v": sf.col("s.v") + 1}),
+        merge.whenNotMatchedBySourceDelete("coalesce(s.v, 0) = 0"),
+        merge.whenNotMatchedBySourceDelete(source["v"].isNull()),
+    ):
+        with pytest.raises(AnalysisException):
+            refused.execute()
+
+    assert merged.rows() == [(1, "a", 1), (2, "a", 2)]
 
 
 def test_null_keys_match_nothing_unless_the_condition_says_so(merged: Merged) -> None:
@@ -267,6 +286,90 @@ def test_structs_are_merged_by_name_and_by_field(merged: Merged) -> None:
     merged.table.update("id = 2", {"s.a": "7"})
 
     assert merged.rows() == [(1, {"a": 9, "b": "y"}), (2, {"a": 7, "b": None})]
+
+
+STRUCT = "id long, s struct<a: int, b: string, n: struct<x: int, y: int>>"
+
+
+@pytest.fixture
+def nested(merged: Merged) -> Merged:
+    """A table with structs, some of them null."""
+    rows = [(1, (1, "x", (1, 2))), (2, None), (3, (3, "z", None))]
+    start = merged.spark.createDataFrame(rows, STRUCT)
+    dks.write(start, merged.uri)
+    return merged
+
+
+def test_fields_that_the_source_lacks_stay_as_they_are(nested: Merged) -> None:
+    source = nested.source(
+        (1, None),
+        (2, None),
+        (3, (30, (8,))),
+        (4, (40, (9,))),
+        schema="id long, s struct<a: int, n: struct<y: int>>",
+    )
+    merge = nested.table.merge(source, "t.id = s.id")
+    merge = merge.whenMatchedUpdateAll().whenNotMatchedInsertAll()
+
+    merge.withSchemaEvolution().execute()
+
+    assert nested.rows() == [
+        (1, {"a": None, "b": "x", "n": {"x": 1, "y": None}}),
+        (2, None),
+        (3, {"a": 30, "b": "z", "n": {"x": None, "y": 8}}),
+        (4, {"a": 40, "b": None, "n": {"x": None, "y": 9}}),
+    ]
+
+
+def test_fields_of_an_assigned_struct_that_are_missing_become_null(
+    nested: Merged,
+) -> None:
+    source = nested.source((1, (9,)), schema="id long, s struct<a: int>")
+    merge = nested.table.merge(source, "t.id = s.id")
+    merge = merge.whenMatchedUpdate(set={"s": "s.s"})
+
+    with pytest.raises(SchemaMismatchError, match="the same fields"):
+        merge.execute()
+    merge.withSchemaEvolution().execute()
+
+    assert nested.rows()[0] == (1, {"a": 9, "b": None, "n": None})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "named_struct('a', 9)",
+        "named_struct('a', 9, 'b', 'x', 'n', s.n, 'more', 1)",
+        "struct(9, 'x', s.n)",
+        "named_struct('a', 9, 'b', 'x', 'n', named_struct('x', 1))",
+    ],
+)
+def test_structs_of_other_fields_are_refused(nested: Merged, value: str) -> None:
+    source = nested.source((1,), schema="id long")
+    merge = nested.table.merge(source, "t.id = s.id")
+
+    with pytest.raises(SchemaMismatchError, match="the same fields"):
+        nested.table.update("id = 1", {"s": value})
+    with pytest.raises(SchemaMismatchError, match="the same fields"):
+        merge.whenMatchedUpdate(set={"s": value.replace("s.n", "t.s.n")}).execute()
+
+    assert len(nested.table.history().collect()) == 1
+
+
+@pytest.mark.parametrize("key", ["w", "`w`", "t.W"])
+def test_new_columns_that_a_clause_assigns_come_with_schema_evolution(
+    merged: Merged, key: str
+) -> None:
+    merged.write([(1, "a", 1)])
+    source = merged.source((1, 2, 3), schema="id long, w long, unused long")
+    merge = merged.table.merge(source, "t.id = s.id")
+    merge = merge.whenMatchedUpdate(set={key: "s.w + 1"})
+
+    with pytest.raises(SchemaMismatchError, match="to assign to"):
+        merge.execute()
+    merge.withSchemaEvolution().execute()
+
+    assert merged.rows() == [(1, "a", 1, 3)]
 
 
 def test_merges_in_a_transaction_become_true_together(merged: Merged) -> None:

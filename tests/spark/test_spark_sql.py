@@ -14,6 +14,7 @@ from delkalakedb.errors import (
     CommitFailedError,
     DeltaError,
     QueryError,
+    SchemaMismatchError,
     TableNotFoundError,
 )
 from delkalakedb.settings.uri import format_uri, parse_uri
@@ -205,6 +206,28 @@ def test_rows_are_inserted_by_position_by_name_and_by_partition(sales: Sql) -> N
     sales.session.conf.set("spark.sql.ansi.enabled", "false")
     with pytest.raises(Exception, match="a value doesn't fit id"):
         sales("INSERT INTO sales VALUES ('x', 'y', 0)")
+
+
+def test_fields_of_structs_are_inserted_by_name(sales: Sql) -> None:
+    sales(
+        "CREATE TABLE n (id INT, s STRUCT<a: INT, b: STRING>, l ARRAY<STRUCT<x: INT>>)"
+    )
+    insert = "INSERT INTO n BY NAME SELECT"
+
+    sales(f"{insert} named_struct('b', '5', 'a', '6') AS s, 1 AS id")
+    with pytest.raises(SchemaMismatchError, match="the same fields"):
+        sales(f"{insert} 2 AS id, named_struct('a', 1, 'c', 'x') AS s")
+    with pytest.raises(SchemaMismatchError, match="the same fields"):
+        sales(f"{insert} 2 AS id, array(named_struct('y', 1)) AS l")
+    sales(
+        "INSERT WITH SCHEMA EVOLUTION INTO n BY NAME "
+        "SELECT 3 AS id, named_struct('c', 1, 'b', 'x') AS s"
+    )
+
+    assert sales("SELECT id, s.a, s.b, s.c FROM n ORDER BY id") == [
+        (1, 6, "5", None),
+        (3, None, "x", 1),
+    ]
 
 
 def test_insert_from_the_table_itself_loses_against_other_commits(sales: Sql) -> None:

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.environments import ensure_environment
+from tests.support.environments import (
+    OLDEST_PYSPARK,
+    ensure_environment,
+    ensure_pyspark,
+)
 from tests.support.processes import program
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SOURCE = ROOT / "src" / "delkalakedb" / "spark"
-OLDEST = "3.5"
 # The other tests run with 4.2.
-OTHERS = (OLDEST, "4.0", "4.1", "4.3")
+OTHERS = (OLDEST_PYSPARK, "4.0", "4.1", "4.3")
 # what pyspark 3.5 lacks, and the module that may use it
 LATER = r"\.toArrow\(|metadataColumn|getCondition|repartitionById|fromDDL"
 GUARD = "pyspark_api.py"
@@ -26,11 +29,8 @@ DATA_SOURCE = {"reader/source.py", "stream.py", "writer/sink.py", GUARD}
 
 def worked(version: str, folder: Path) -> dict[str, Any]:
     """What a program reads and writes with a version of pyspark."""
-    python = ensure_environment(
-        f"pyspark-{version}", f"pyspark=={version}.*", beside=True
-    )
     done = subprocess.run(
-        program("pyspark_worker", str(folder), python=python),
+        program("pyspark_worker", str(folder), python=ensure_pyspark(version)),
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -66,7 +66,7 @@ def check(found: dict[str, Any], by_format: object, more: list[list[int]]) -> No
 
 def test_oldest_pyspark_does_all_but_the_data_source(tmp_path: Path) -> None:
     check(
-        worked(OLDEST, tmp_path),
+        worked(OLDEST_PYSPARK, tmp_path),
         'format("deltasql") needs pyspark 4.0 or newer; with an older one, use '
         "delkalakedb.spark.read, write and foreach_batch",
         more=[],

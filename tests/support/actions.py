@@ -155,7 +155,7 @@ def attempt(
     catalog: Catalog, *actions: Action, **options: Any
 ) -> Committed | Skipped | Conflicted:
     """Ratify one commit, whatever becomes of it; what `staged` takes."""
-    outcome = catalog.try_commit(staged(catalog, *actions, **options))
+    outcome = catalog._try_commit(staged(catalog, *actions, **options))
     return outcome if isinstance(outcome, Conflicted) else outcome[0]
 
 
@@ -192,7 +192,7 @@ def check_totals(
 
 def mirrored(catalog: Catalog, published: int, checkpoint: int) -> None:
     """Say how far the mirrors have come."""
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.script(
             [
                 f"UPDATE dl_mirrors SET published_version = {published}, "

@@ -86,8 +86,8 @@ def _create_database(
 @contextmanager
 def held(catalog: dk.Catalog, table: str) -> Iterator[None]:
     """Hold a table's head as a writer does."""
-    with catalog.backend.writing() as session:
-        if catalog.backend.capabilities.table_locks:
+    with catalog._backend.writing() as session:
+        if catalog._backend.capabilities.table_locks:
             session.query("lock_table", {"name": table})
         yield
 

@@ -1,5 +1,9 @@
 """Environments of their own for what can't live beside the tests' packages.
 
+    python -m tests.support.environments
+
+makes those of a CI run ahead of the tests that ask for them.
+
 Each is made once, of `requirements/<name>.txt`, and kept in the checkout's
 `.test-environments/`. Its folder is named after its requirements and Python's version:
 a change of either makes another environment, which replaces the old one.
@@ -13,12 +17,38 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.support.run import ROOT
 
-__all__ = ["ensure_environment"]
+__all__ = ["ensure_daft", "ensure_environment", "ensure_pyspark", "ensure_readers"]
 
+OLDEST_PYSPARK = "3.5"
 _HOME = ROOT / ".test-environments"
+
+
+def main() -> None:
+    """Make the environments of a CI run."""
+    ensure_readers()
+    ensure_daft()
+    ensure_pyspark(OLDEST_PYSPARK)
+
+
+def ensure_readers() -> Path:
+    """Return the Python of the readers that judge the mirror."""
+    return ensure_environment("readers")
+
+
+def ensure_daft() -> Path:
+    """Return the Python that has daft and this package."""
+    return ensure_environment("daft", "--editable", f"{ROOT}[postgres]")
+
+
+def ensure_pyspark(version: str) -> Path:
+    """Return the Python that has another pyspark, and all else that this one has."""
+    return ensure_environment(
+        f"pyspark-{version}", f"pyspark=={version}.*", beside=True
+    )
 
 
 def ensure_environment(name: str, *wanted: str, beside: bool = False) -> Path:
@@ -68,4 +98,10 @@ def _install(python: Path, *wanted: str) -> None:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True)
+    # Beside what is installed, so that files are linked, not copied.
+    with TemporaryDirectory(dir=_HOME) as folder:
+        subprocess.run(command, check=True, env=os.environ | {"TMPDIR": folder})
+
+
+if __name__ == "__main__":
+    main()

@@ -98,7 +98,7 @@ def check_integrity(catalog: Catalog) -> None:
 
 def _load(catalog: Catalog) -> dict[int, _Rows]:
     found: defaultdict[int, _Rows] = defaultdict(_Rows)
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         for name, columns in _COLUMNS.items():
             sql = f"SELECT table_id, {columns} FROM {name} ORDER BY table_id, {columns}"
             for table_id, *row in session.query_sql(sql, {}):

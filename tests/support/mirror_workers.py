@@ -102,7 +102,7 @@ def reconciler_of(
 
 def outlive(catalog: Catalog, name: str = "t") -> None:
     """Wait until a table's lease and the claim on its checkpoint have expired."""
-    mirror = Outbox(catalog.backend).load(name)
+    mirror = Outbox(catalog._backend).load(name)
     until_ms = max(mirror.lease_until_ms or 0, mirror.checkpoint_until_ms or 0)
     time.sleep(max(0, until_ms / 1000 - time.time()) + 0.002)
 
@@ -112,7 +112,7 @@ def outlive(catalog: Catalog, name: str = "t") -> None:
 
 def check_prefix(catalog: Catalog, store: Store, name: str = "t") -> int:
     """What is published so far are the first versions, as ratified; how many."""
-    published = catalog.mirror_state(name)[0]
+    published = catalog._mirror_state(name)[0]
     listed = log_names(store)
     commits = [path for path in listed if path.endswith(".json")]
     assert commits == [commit_path(v) for v in range(len(commits))]
@@ -148,7 +148,7 @@ def check_log(
     checkpoint: int | None = None,
 ) -> None:
     """The same as far as we can tell ourselves."""
-    published, ratified, location = catalog.mirror_state(name)
+    published, ratified, location = catalog._mirror_state(name)
     assert published == ratified
     store = open_store(location, options)
     assert check_prefix(catalog, store, name) == ratified + 1
@@ -160,7 +160,7 @@ def check_log(
     assert report.ok, str(report)
     assert report.versions_checked == ratified + 1
     if checkpoint is not None:
-        assert Outbox(catalog.backend).load(name).checkpoint_version == checkpoint
+        assert Outbox(catalog._backend).load(name).checkpoint_version == checkpoint
         assert read_last_checkpoint(store) == (checkpoint if checkpoint > 0 else None)
 
 
@@ -185,7 +185,7 @@ class Steps:
         self.counted: Counter[str] = Counter()
         self._at = at
         self._signal = sent
-        self._wrap(Catalog, "try_commit")
+        self._wrap(Catalog, "_try_commit")
         for method in ("mark_published", "claim_checkpoint", "mark_checkpoint"):
             self._wrap(Outbox, method)
         for method in ("put_new", "put", "put_file", "set_modified"):
@@ -270,7 +270,7 @@ def grow_inline(
     with dk.connect(uri) as catalog, _warnings() as told:
         for n in range(count):
             version = grow(catalog, str(writer), n, options=options)
-            published = catalog.mirror_state("t")[0] >= version
+            published = catalog._mirror_state("t")[0] >= version
             outcomes[version] = "published" if published else told.get(version, "lost")
     return outcomes
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from tests.support.environments import ensure_environment
+from tests.support.environments import ensure_readers
 from tests.support.processes import program
 
 READERS = ("delta-rs", "duckdb", "clickhouse")
@@ -104,7 +104,7 @@ def _ask_worker(reader: str, location: str, version: int) -> Answer:
 @cache
 def _worker() -> "subprocess.Popen[str]":
     worker = subprocess.Popen(
-        program("readers_worker", python=ensure_environment("readers")),
+        program("readers_worker", python=ensure_readers()),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,6 +1,9 @@
 """One run of the tests: a folder that its processes share.
 
 The folder ends with the run, and so do processes that the run has left: see `lifeline`.
+The folder is in memory where there is room, and temporary files are in it, because each
+test makes a database, and a Postgres one has 300 files (25 instead of 160 ms of CPU).
+With `TMPDIR` they go there, and the files of failed tests are kept.
 """
 
 import fcntl
@@ -16,14 +19,21 @@ import pytest
 from tests.support import lifeline
 
 ROOT = Path(__file__).parents[2]
+_MEMORY = "/dev/shm"
+_ROOM_BYTES = 8 << 30  # four times what a whole run has there at its peak
 
 
 def begin(config: pytest.Config) -> None:
     """Make the run's folder, and have it watched; in pytest's first process only."""
     # A run inside a run is the outer one's, too.
     outer = os.environ.get(lifeline.VARIABLE)
-    folder = tempfile.mkdtemp(prefix="dk-tests-", dir=outer)
+    in_memory = "TMPDIR" not in os.environ and _has_room(_MEMORY)
+    place = _MEMORY if in_memory else outer
+    folder = tempfile.mkdtemp(prefix="dk-tests-", dir=place)
     os.chmod(folder, 0o755)
+    if in_memory:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        config.add_cleanup(_leave_memory)
     command = [sys.executable, "-I", "-S", lifeline.__file__, str(os.getpid()), folder]
     subprocess.Popen(
         command,
@@ -62,6 +72,20 @@ def once(name: str, make: Callable[[Path], str]) -> tuple[Path, str]:
             text = make(place)
             said.write_text(text)
     return place, said.read_text()
+
+
+def _has_room(folder: str) -> bool:
+    """Return whether a run fits into a folder, from which programs can be started."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return False
+    found = os.statvfs(folder)
+    startable = not found.f_flag & os.ST_NOEXEC
+    return startable and found.f_bavail * found.f_frsize >= _ROOM_BYTES
+
+
+def _leave_memory() -> None:
+    _restore("TMPDIR", None)
+    tempfile.tempdir = None
 
 
 def _restore(name: str, value: str | None) -> None:

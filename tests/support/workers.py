@@ -79,7 +79,7 @@ def compact(
         removes = [remove(add(name), data_change=False) for name in files]
         actions = [*removes, add(f"compacted-{i}", data_change=False)]
         reads = Reads(version=0, paths=frozenset(files))
-        return catalog.try_commit(Staged("t", actions, reads))
+        return catalog._try_commit(Staged("t", actions, reads))
 
 
 def append_to_both(uri: str, count: int, i: int) -> int:
@@ -132,7 +132,7 @@ def expire_and_die(uri: str, moment: str) -> None:
 
 def doom(catalog: Catalog, moment: str) -> None:
     """Have the next transaction die by SIGKILL at a moment of it."""
-    writing = catalog.backend.writing
+    writing = catalog._backend.writing
 
     @contextmanager
     def doomed() -> Iterator[Session]:
@@ -141,7 +141,7 @@ def doom(catalog: Catalog, moment: str) -> None:
             _die_if(moment == "all written")
         _die_if(moment == "committed")
 
-    catalog.backend.writing = doomed  # type: ignore[method-assign]
+    catalog._backend.writing = doomed  # type: ignore[method-assign]
 
 
 class _DoomedSession(Session):

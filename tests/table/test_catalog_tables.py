@@ -8,6 +8,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import transaction
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError, TableNotFoundError, VersionNotFoundError
@@ -98,6 +99,9 @@ def test_times_are_datetimes_in_and_out(catalog_uri: str) -> None:
         assert catalog.snapshot("sales", timestamp=tomorrow).version == 1
         (file, _) = newest.iter_files()
         assert before <= file.modification_time <= datetime.now(UTC)
+        with dk.transaction(catalog) as tx:
+            tx.delete("sales")
+        assert tx.committed[0].timestamp == catalog.table("sales").timestamp
 
 
 def test_value_that_is_no_time_or_version_is_told_what_to_give(
@@ -139,6 +143,31 @@ def test_converts_parquet_files(catalog_uri: str, tmp_path: Path) -> None:
     pq.write_table(rows(3), plain / "a.parquet")
     dk.convert_to_deltalake(str(plain))
     assert ids(dk.DeltaTable(str(plain))) == [3]
+
+
+def test_table_is_created_with_files_that_are_there(
+    catalog_uri: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    pq.write_table(rows(1, 2), folder / "a.parquet")
+    size = (folder / "a.parquet").stat().st_size
+    action = transaction.AddAction("a.parquet", size, {}, 0, True, "{}")
+    fields = deltalake.Schema.from_arrow(rows(1).schema)
+    mark = "&" if "?" in catalog_uri else "?"
+    uri = with_table(f"{catalog_uri}{mark}location={folder}", "t")
+
+    dk.create_table_with_add_actions(uri, fields, [action])
+    dk.create_table_with_add_actions(uri, fields, [], mode="ignore")
+
+    assert ids(dk.DeltaTable(uri)) == [1, 2]
+    with pytest.raises(DeltaError, match="exists"):
+        dk.create_table_with_add_actions(uri, fields, [action])
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    pq.write_table(rows(1, 2), plain / "a.parquet")
+    dk.create_table_with_add_actions(str(plain), fields, [action])
+    assert ids(dk.DeltaTable(str(plain))) == [1, 2]
 
 
 def test_package_names_its_version_and_only_what_is_public() -> None:

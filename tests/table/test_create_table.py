@@ -130,7 +130,10 @@ def test_catalog_refuses_to_create_a_table_twice(catalog: dk.Catalog) -> None:
 
 def test_text_that_is_no_schema_is_refused(catalog: dk.Catalog) -> None:
     with pytest.raises(DeltaError, match="not a schema in Delta's JSON"):
-        catalog.create_table("t", "x long, day string")
+        catalog.create_table("t", '{"type": "nothing"}')
+    with pytest.raises(DeltaError, match="not a list of columns in SQL"):
+        catalog.create_table("t", "id nothing")
+    assert catalog.tables() == []
 
 
 def test_options_by_position_are_taken_and_warned_of(catalog_uri: str) -> None:

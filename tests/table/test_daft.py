@@ -2,26 +2,23 @@
 
 import json
 import subprocess
-from pathlib import Path
 
 import deltalake
 
 import delkalakedb as dk
 from delkalakedb.settings.uri import format_uri, parse_uri
-from tests.support.environments import ensure_environment
+from tests.support.environments import ensure_daft
 from tests.support.processes import program
 
-ROOT = Path(__file__).parents[2]
 ROWS = {"id": [1, 2], "p": ["x y%/ü", "b"]}
 TWICE = {"id": [1, 1, 2, 2], "p": ["x y%/ü", "x y%/ü", "b", "b"]}
 
 
 def test_daft_reads_and_writes_by_string_and_by_handle(catalog_uri: str) -> None:
     uri = format_uri(parse_uri(catalog_uri).with_table("t"))
-    python = ensure_environment("daft", "--editable", f"{ROOT}[postgres]")
     # A DuckDB catalog serves one process at a time: this one comes after it.
     done = subprocess.run(
-        program("daft_worker", uri, python=python),
+        program("daft_worker", uri, python=ensure_daft()),
         capture_output=True,
         check=False,
         text=True,

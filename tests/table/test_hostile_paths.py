@@ -13,10 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import delkalakedb as dk
-from delkalakedb.deltalake.create import (
-    convert_folder,
-    create_table_with_add_actions,
-)
+from delkalakedb.deltalake.create import convert_folder
 from delkalakedb.errors import DeltaError, ProtocolError
 from delkalakedb.mirror.verify import Report
 from delkalakedb.model.actions import Remove
@@ -540,19 +537,7 @@ def test_table_is_not_made_of_files_outside_its_location(
         given = deltalake.transaction.AddAction(path, 1, {}, 1, True, "{}")
         fields = deltalake.Schema.from_json(schema(x="long"))
         with pytest.raises(ProtocolError, match="isn't a file below"):
-            create_table_with_add_actions(
-                table_uri=uri,
-                schema=fields,
-                add_actions=[given],
-                mode="error",
-                partition_by=[],
-                name=None,
-                description=None,
-                configuration=None,
-                storage_options=None,
-                commit_properties=None,
-                post_commithook_properties=None,
-            )
+            dk.create_table_with_add_actions(uri, fields, [given])
     assert victim.exists()
     assert catalog.tables() == []
 

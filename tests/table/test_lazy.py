@@ -25,7 +25,7 @@ class Heard:
 
     def __init__(self, catalog: dk.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
         self.statements: list[str] = []
-        backend = catalog.backend
+        backend = catalog._backend
         reading, batches = backend.reading, backend.batches
 
         @contextmanager

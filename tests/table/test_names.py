@@ -140,7 +140,7 @@ def test_no_call_makes_a_table_with_a_name_like_a_uri(
                 partial(dk.follow, plain, uri),
             ):
                 refused(call)
-            for read in (catalog.table, catalog.drop_table, catalog.mirror_state):
+            for read in (catalog.table, catalog.drop_table, catalog._mirror_state):
                 refused(partial(read, name), TableNotFoundError)
             with dk.transaction(catalog) as tx:
                 for change in (

@@ -63,9 +63,9 @@ def test_every_version_is_scanned_and_queried(lake: Lake, fenced: bool) -> None:
 def test_version_that_wasnt_published_is_published_first(lake: Lake) -> None:
     lake.create(NUMBERS)
     lake.commit(lake.file({"n": [1], "p": ["a"]}))
-    assert lake.catalog.mirror_state(lake.name)[0] < 1
+    assert lake.catalog._mirror_state(lake.name)[0] < 1
     assert rows(opened(lake).scan()) == rows(lake.rows(1))
-    assert lake.catalog.mirror_state(lake.name)[0] == 1
+    assert lake.catalog._mirror_state(lake.name)[0] == 1
 
 
 def test_version_whose_log_was_cleaned_up_is_scanned_all_the_same(lake: Lake) -> None:

@@ -46,12 +46,12 @@ def broken(uri: str) -> Iterator[None]:
     with dk.connect(parse_uri(uri).catalog) as catalog:
         away = "ALTER TABLE dl_table_versions RENAME TO dl_away"
         back = "ALTER TABLE dl_away RENAME TO dl_table_versions"
-        with catalog.backend.writing() as session:
+        with catalog._backend.writing() as session:
             session.script([away])
         try:
             yield
         finally:
-            with catalog.backend.writing() as session:
+            with catalog._backend.writing() as session:
                 session.script([back])
 
 

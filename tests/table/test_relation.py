@@ -1,6 +1,8 @@
 """SQL from Python: `dk.sql` and `Catalog.sql`."""
 
 from datetime import timedelta
+from multiprocessing import get_context
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -122,6 +124,20 @@ def test_wrong_query_says_what_to_do(lake: str) -> None:
         dk.sql("DELETE FROM sales", lake).fetchall()
     with pytest.raises(QueryError, match="can't parse"):
         dk.sql("SELEC 1", lake).arrow()
+
+
+def test_forked_child_has_databases_of_its_own(lake: str) -> None:
+    counted = dk.sql("SELECT count(*) FROM sales", lake)
+    assert counted.fetchall() == [(3,)]
+
+    with get_context("fork").Pool(1) as pool:
+        found = pool.apply(counted_in, ("SELECT max(id) FROM sales", lake))
+    assert found == [(3,)]
+    assert counted.fetchall() == [(3,)]
+
+
+def counted_in(text: str, uri: str) -> list[tuple[Any, ...]]:
+    return dk.sql(text, uri).fetchall()
 
 
 def test_lag_of_the_mirror_is_a_table(lake: str) -> None:

@@ -30,6 +30,7 @@ from delkalakedb.settings.uri import format_uri
 from delkalakedb.storage import open_store
 from delkalakedb.write.engines import takes_vectors
 from delkalakedb.write.engines.row_filters import row_filter, widened
+from tests.support.examples import examples
 from tests.support.mapped_tables import make as make_mapped
 from tests.support.s3_tables import placed, sqlite
 from tests.support.servers.stores import Place
@@ -781,7 +782,7 @@ def conditions(draw: st.DrawFn) -> str:
     return f"NOT ({text})" if draw(st.booleans()) else text
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(120))
 @given(
     st.lists(
         st.fixed_dictionaries({n: st.none() | v for n, (_, v) in VALUES.items()}),

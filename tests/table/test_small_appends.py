@@ -22,6 +22,7 @@ import delkalakedb as dk
 from delkalakedb.catalog.engine.backend import CLIENT
 from delkalakedb.errors import CommitFailedError
 from delkalakedb.settings.uri import format_uri, parse_uri
+from tests.support.examples import examples
 from tests.support.twins import Twins, rows
 
 EPOCH = datetime(1970, 1, 1)
@@ -67,7 +68,10 @@ def numbers() -> Iterator[int]:
     return itertools.count()
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(tables())
 @example((pa.table({"a": [math.nan, 1.0], "b": [-0.0, 0.0]}), []))
 @example((pa.table({"a": [math.inf, -math.inf, None]}), []))

@@ -133,7 +133,7 @@ def test_append_on_a_version_that_expired_since_keeps_what_it_read(uri: str) -> 
     dk.DeltaTable(uri).create_checkpoint()
     with dk.connect(uri) as catalog:
         in_a_year_ms = int((time.time() + 365 * 24 * 3600) * 1000)
-        expired = expire_versions(catalog.backend, "t", now_ms=in_a_year_ms)
+        expired = expire_versions(catalog._backend, "t", now_ms=in_a_year_ms)
     assert expired.floor > stale.version()
     once = CommitProperties(app_transactions=[deltalake.Transaction("app", 1)])
     # A reader is read once.

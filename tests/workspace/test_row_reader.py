@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, strategies as st
@@ -18,11 +19,11 @@ from pyroaring import BitMap64
 
 import delkalakedb as dk
 from delkalakedb.errors import DeltaError, PredicateError, ProtocolError
-from delkalakedb.model.predicate.predicate import parse_predicate
+from delkalakedb.model.predicate.predicate import Anything, parse_predicate
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.vectors import kept_rows
 from delkalakedb.storage.location import canonical_location
-from delkalakedb.write.engines.row_filters import row_filter
+from delkalakedb.write.engines.row_filters import row_filter, row_test
 from delkalakedb.write.engines.row_reader import (
     FILE_COLUMNS,
     ArrowReader,
@@ -294,3 +295,52 @@ def test_file_by_a_path_that_leads_out_is_not_read(lake: Lake, path: str) -> Non
 
     with pytest.raises(DeltaError, match="doesn't lead to a file below"):
         list(reader.read([DataFile(path, "{}", 1)]))
+
+
+KEYS = {
+    "long": (pa.int64(), st.integers(-(2**63), 2**63 - 1) | st.integers(0, 40)),
+    "short": (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    "date": (pa.date32(), st.dates()),
+    "timestamp": (UTC_MICROS, st.datetimes().map(lambda at: at.replace(tzinfo=UTC))),
+    "double": (pa.float64(), st.floats()),
+    "boolean": (pa.bool_(), st.booleans()),
+    "string": (pa.string(), st.text(max_size=3)),
+    "decimal": (pa.decimal128(9, 2), st.decimals(-9, 9, places=2)),
+    "binary": (pa.binary(), st.binary(max_size=2)),
+}
+
+
+@given(st.data(), st.sampled_from(sorted(KEYS)))
+def test_rows_with_one_of_some_values_pass_as_if_each_was_looked_up(
+    data: st.DataObject, name: str
+) -> None:
+    kind, values = KEYS[name]
+    column = pa.array(data.draw(st.lists(values | st.none(), max_size=30)), kind)
+    if data.draw(st.booleans()) and name != "double":
+        column = column.sort()
+    own = [value for value in column.to_pylist() if value is not None]
+    some = values | st.sampled_from(own) if own else values
+    keys = pa.array(data.draw(st.lists(some, max_size=15)), kind)
+    rows = pa.record_batch({"key": column})
+    found = row_test(Anything(), {"key": keys}, None, rows.schema).passing(rows)
+    assert found["key"].equals(column.filter(pc.is_in(column, keys)))
+
+
+def test_found_rows_have_their_numbers_and_all_columns(lake: Lake) -> None:
+    rows = pa.table({"id": range(100), "City Name": [f"city {n}" for n in range(100)]})
+    lake.create(SMALL)
+    lake.commit(lake.file({"id": [7], "City Name": ["x"]}, "one.parquet"))
+    path = Path(lake.location) / "groups.parquet"
+    pq.write_table(rows, path, row_group_size=10)
+    schema = pa.schema([*SMALL, ("row", pa.int64())])
+    snapshot = lake.catalog.snapshot(lake.name)
+    reader = arrow_reader(snapshot, schema, None, "row")
+    keys = {"id": pa.array([99, 3, 31, 1000])}
+    test = row_test(Anything(), keys, None, SMALL)
+    file = DataFile("groups.parquet", "{}", path.stat().st_size)
+    found = pa.Table.from_batches(reader.find(file, test), schema)
+    wanted = rows.take([3, 31, 99])
+    assert found.select(wanted.column_names).equals(wanted.cast(SMALL))
+    assert found["row"].to_pylist() == [3, 31, 99]
+    taken = pa.Table.from_batches(reader.take(file, BitMap64([3, 31, 99])), schema)
+    assert taken.equals(found)

@@ -37,16 +37,19 @@ class Catalog:
 
     Args:
         sync: the synchronous catalog, which `connect` opens.
+
+    Examples:
+        >>> async with dk.aio.connect("deltasql://sqlite/meta.db") as catalog:
+        ...     print([table.name for table in await catalog.tables()])
+        ['sales']
     """
 
     def __init__(self, sync: connection.Catalog) -> None:
         self.sync = sync
-        self.in_loop = sync.backend.capabilities.event_loops
+        self.in_loop = sync._backend.capabilities.event_loops
 
     tables = looped(connection.Catalog.tables)
     table = looped(connection.Catalog.table)
-    versions = looped(connection.Catalog.versions)
-    mirror_state = looped(connection.Catalog.mirror_state)
     init = threaded(connection.Catalog.init)
     write = threaded(connection.Catalog.write)
     create_table = threaded(connection.Catalog.create_table)
@@ -72,7 +75,22 @@ class Catalog:
         *,
         storage_options: dict[str, str] | None = None,
     ) -> DeltaTable:
-        """Return a table; `version` is a number or a time, by default the latest."""
+        """Open a table.
+
+        Args:
+            name: the table.
+            version: a number or a time; the latest version by default.
+            storage_options: options of the table's object store.
+
+        Returns:
+            The table, whose methods are awaited.
+
+        Examples:
+            >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+            >>> table = await catalog.open("sales")
+            >>> table.version()
+            1
+        """
         opening = partial(self.sync.open, name, version)
         opened = await where_it_may(self, opening, storage_options=storage_options)
         return DeltaTable(opened)
@@ -86,7 +104,23 @@ class Catalog:
         timestamp_ms: int | None = None,
         identity: Identity | None = None,
     ) -> AsyncSnapshot:
-        """Return a table at its latest version, at a version, or at a time."""
+        """Return a table at its latest version, at a version, or at a time.
+
+        Args:
+            name: the table.
+            version: the number of the version.
+            timestamp: the time; without a zone it is in UTC.
+            timestamp_ms: the time in milliseconds since the epoch, instead.
+            identity: raise an error if another table has the name now.
+
+        Returns:
+            The snapshot, whose methods are awaited.
+
+        Examples:
+            >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+            >>> (await catalog.snapshot("sales", 0)).num_files
+            1
+        """
         found = await where_it_may(
             self,
             self.sync.snapshot,
@@ -107,6 +141,14 @@ class Catalog:
             name: the table.
             where: the filter.
             columns: the columns to load; all by default.
+
+        Returns:
+            The files.
+
+        Examples:
+            >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+            >>> (await catalog.plan("sales", "id > 2")).num_rows
+            1
         """
         snapshot = await self.snapshot(name)
         return await snapshot.files(where, columns=columns)
@@ -114,12 +156,38 @@ class Catalog:
     async def files(
         self, name: str, *, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return all files of a table as an Arrow table."""
+        """Return all files of a table as an Arrow table.
+
+        Args:
+            name: the table.
+            columns: the columns to load; all by default.
+
+        Returns:
+            The files.
+
+        Examples:
+            >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+            >>> (await catalog.files("sales")).num_rows
+            2
+        """
         snapshot = await self.snapshot(name)
         return await snapshot.files(columns=columns)
 
     async def history(self, name: str, limit: int | None = None) -> list[Commit]:
-        """Return the commits of a table, newest first."""
+        """Return the commits of a table, newest first.
+
+        Args:
+            name: the table.
+            limit: at most so many.
+
+        Returns:
+            The commits.
+
+        Examples:
+            >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+            >>> [commit.version for commit in await catalog.history("sales")]
+            [1, 0]
+        """
         return await (await self.snapshot(name)).history(limit)
 
     async def commit(self, *staged: Staged) -> tuple[Committed | Skipped, ...]:
@@ -127,6 +195,25 @@ class Catalog:
 
         A call that is cancelled before COMMIT is sent commits nothing. Later it runs to
         its end, and the cause of the `CancelledError` has the outcome: see `finished`.
+
+        Args:
+            staged: the actions for each table, and what the writer read.
+
+        Returns:
+            For each of `staged`, the version that it made.
+
+        Raises:
+            CommitFailedError: Another commit conflicts with one of `staged`.
+
+        Examples:
+            >>> from delkalakedb.model.actions import Txn
+            >>> from delkalakedb.model.log import Reads, Staged
+            >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+            >>> actions = [Txn(app_id="loader", version=7)]
+            >>> staged = Staged("sales", actions, Reads(version=1))
+            >>> (done,) = await catalog.commit(staged)
+            >>> done.version
+            2
         """
         if sum(len(one.actions) for one in staged) > _FEW_ACTIONS:
             return await in_thread(self.sync.commit, *staged)
@@ -141,14 +228,34 @@ class Catalog:
             name: the table.
             since: the version after which commits are wanted; by default the latest.
             poll: seconds between two looks.
+
+        Returns:
+            The commits, in the order of their versions.
+
+        Examples:
+            >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+            >>> (await anext(catalog.follow("sales", since=0))).version
+            1
         """
-        stream = await where_it_may(self, self.sync.stream, name, since, poll)
+        stream = await where_it_may(self, self.sync._stream, name, since, poll)
         async with aclosing(_follow(self, stream)) as commits:
             async for commit in commits:
                 yield commit
 
     async def run(self, function: Callable[[connection.Catalog], T]) -> T:
-        """Return the result of a function of the synchronous catalog, in a thread."""
+        """Return the result of a function of the synchronous catalog, in a thread.
+
+        Args:
+            function: takes the synchronous catalog.
+
+        Returns:
+            What the function returns.
+
+        Examples:
+            >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+            >>> await catalog.run(len)
+            1
+        """
         return await in_thread(function, self.sync)
 
     async def __aenter__(self) -> Self:
@@ -172,6 +279,12 @@ class AsyncSnapshot:
     Args:
         catalog: the table's catalog.
         sync: the synchronous snapshot.
+
+    Examples:
+        >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+        >>> snapshot = await catalog.snapshot("sales")
+        >>> snapshot.version, snapshot.num_files
+        (1, 2)
     """
 
     def __init__(self, catalog: Catalog, sync: Snapshot) -> None:
@@ -218,6 +331,15 @@ class AsyncSnapshot:
         Args:
             where: only files that may hold a row that matches.
             columns: the columns to load; all by default.
+
+        Returns:
+            The files.
+
+        Examples:
+            >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+            >>> snapshot = await catalog.snapshot("sales")
+            >>> (await snapshot.files("id > 2")).num_rows
+            1
         """
 
         def load() -> pa.Table:
@@ -226,7 +348,20 @@ class AsyncSnapshot:
         return await where_it_may(self, load)
 
     async def iter_files(self, where: Filter | None = None) -> AsyncIterator[File]:
-        """Yield the files one by one; they are loaded before the first one."""
+        """Yield the files one by one.
+
+        Args:
+            where: only files that may hold a row that matches.
+
+        Returns:
+            The files.
+
+        Examples:
+            >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+            >>> snapshot = await catalog.snapshot("sales")
+            >>> [file.num_records async for file in snapshot.iter_files("id > 2")]
+            [1]
+        """
 
         def load() -> list[File]:
             return list(self.sync.iter_files(where))
@@ -246,6 +381,12 @@ class DeltaTable:
 
     Args:
         sync: the synchronous table, which `open` opens.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=sales"
+        >>> table = await dk.aio.DeltaTable.open(uri)
+        >>> (await table.to_pyarrow_table()).num_rows
+        3
     """
 
     def __init__(self, sync: face.DeltaTable) -> None:
@@ -281,7 +422,21 @@ class DeltaTable:
         version: int | Moment | None = None,
         storage_options: dict[str, str] | None = None,
     ) -> DeltaTable:
-        """Open a table: a URI, a pair of a catalog and a name, or a path."""
+        """Open a table.
+
+        Args:
+            table_uri: what `dk.DeltaTable` takes.
+            version: a number or a time; the latest version by default.
+            storage_options: options of the table's object store.
+
+        Returns:
+            The table, whose methods are awaited.
+
+        Examples:
+            >>> uri = "deltasql://sqlite/meta.db?table=sales"
+            >>> (await dk.aio.DeltaTable.open(uri, 0)).version()
+            0
+        """
         if isinstance(table_uri, tuple):
             catalog, name = table_uri
             return await catalog.open(name, version, storage_options=storage_options)
@@ -296,7 +451,20 @@ class DeltaTable:
         return self.sync.table_uri
 
     async def run(self, function: Callable[[face.DeltaTable], T]) -> T:
-        """Return the result of a function of the synchronous table, in a thread."""
+        """Return the result of a function of the synchronous table, in a thread.
+
+        Args:
+            function: takes the synchronous table.
+
+        Returns:
+            What the function returns.
+
+        Examples:
+            >>> uri = "deltasql://sqlite/meta.db?table=sales"
+            >>> table = await dk.aio.DeltaTable.open(uri)
+            >>> await table.run(lambda table: table.count())
+            3
+        """
         return await in_thread(function, self.sync)
 
     async def follow(
@@ -308,8 +476,17 @@ class DeltaTable:
             since: the version after which commits are wanted; by default the loaded
                 version.
             poll: seconds between two looks, for databases that don't tell of commits.
+
+        Returns:
+            The commits, in the order of their versions.
+
+        Examples:
+            >>> uri = "deltasql://sqlite/meta.db?table=sales"
+            >>> table = await dk.aio.DeltaTable.open(uri)
+            >>> (await anext(table.follow(since=0))).version
+            1
         """
-        stream = self.sync.stream(since, poll)
+        stream = self.sync._stream(since, poll)
         async with aclosing(_follow(self, stream)) as commits:
             async for commit in commits:
                 yield commit
@@ -361,7 +538,21 @@ def connect(
     settings: Settings | SettingsDict | None = None,
     **sections: Unpack[SettingsDict],
 ) -> _Connecting:
-    """Open a catalog as `dk.connect` does; await it, or enter it by `async with`."""
+    """Open a catalog, as `dk.connect` does, to be awaited or for `async with`.
+
+    Args:
+        uri: the catalog's URI; a table in the URI is ignored.
+        settings: the settings; only the keys that were set in a `Settings` count.
+        sections: sections of the settings, such as `pool={"size": 10}`.
+
+    Returns:
+        The catalog, once it is awaited.
+
+    Examples:
+        >>> catalog = await dk.aio.connect("deltasql://sqlite/meta.db")
+        >>> (await catalog.table("sales")).version
+        1
+    """
     return _Connecting(partial(connection.connect, uri, settings, **sections))
 
 
@@ -376,6 +567,13 @@ async def write_deltalake(
         table_or_uri: a table, a URI, a pair of a catalog and a name, or a path.
         data: anything that gives Arrow data.
         options: the other arguments of `dk.write_deltalake`.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=sales"
+        >>> more = pa.table({"id": [4], "city": ["Bern"], "amount": [40.0]})
+        >>> await dk.aio.write_deltalake(uri, more, mode="append")
+        >>> dk.DeltaTable(uri).count()
+        4
     """
     target: Any = table_or_uri
     if isinstance(table_or_uri, DeltaTable):
@@ -390,6 +588,13 @@ def finished(error: BaseException) -> FinishedError | None:
 
     Args:
         error: the `CancelledError` or `TimeoutError` of the call.
+
+    Returns:
+        What the call did; None if the error doesn't say.
+
+    Examples:
+        >>> print(dk.aio.finished(ValueError("another error")))
+        None
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, FinishedError):

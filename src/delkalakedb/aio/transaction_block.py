@@ -35,6 +35,16 @@ class Transaction:
     """A transaction over tables of one catalog, committed when its block ends.
 
     Everything runs in threads. The methods of one transaction take turns.
+
+    Args:
+        catalog: an open catalog, or the URI of one.
+        storage_options: of the tables' object stores, as deltalake takes them.
+
+    Examples:
+        >>> async with dk.aio.Transaction("deltasql://sqlite/meta.db") as tx:
+        ...     deleted = await tx.delete("sales", "id = 1")
+        >>> tx.committed[0].version
+        2
     """
 
     def __init__(
@@ -58,7 +68,19 @@ class Transaction:
         return self.sync.committed
 
     async def run(self, function: Callable[[face.Transaction], R]) -> R:
-        """Return the result of a function of the synchronous transaction."""
+        """Return the result of a function of the synchronous transaction.
+
+        Args:
+            function: takes the synchronous transaction.
+
+        Returns:
+            What the function returns.
+
+        Examples:
+            >>> async with dk.aio.transaction("deltasql://sqlite/meta.db") as tx:
+            ...     print(await tx.run(lambda tx: tx.table("sales").count()))
+            3
+        """
         return await self._stage(function)
 
     async def _stage(
@@ -95,5 +117,14 @@ def transaction(
     Args:
         catalog: an open catalog, or the URI of one.
         storage_options: of the tables' object stores, as deltalake takes them.
+
+    Returns:
+        The transaction; all its changes are committed when the block ends, or none.
+
+    Examples:
+        >>> async with dk.aio.transaction("deltasql://sqlite/meta.db") as tx:
+        ...     deleted = await tx.delete("sales", "id = 1")
+        >>> tx.committed[0].version
+        2
     """
     return Transaction(catalog, storage_options=storage_options)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from delkalakedb.doors import door
 
 if TYPE_CHECKING:
+    from delkalakedb.catalog.cards import answered as answered
     from delkalakedb.catalog.catalog import *
     from delkalakedb.catalog.file_list import *
     from delkalakedb.catalog.pending_snapshot import *
@@ -21,6 +22,7 @@ else:
                 "Files has_odd_paths has_vectors load_files may_have_vectors"
             ),
             "pending_snapshot": "PendingSnapshot new_table",
-            "snapshot": "Filter Snapshot described",
+            "cards": "answered",
+            "snapshot": "Filter Snapshot described html_of",
         },
     )

@@ -6,12 +6,14 @@ process that only opens a table needs none of them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, cast
 
@@ -28,13 +30,19 @@ from delkalakedb.catalog.engine import (
 from delkalakedb.catalog.read import Identity, SqlTxnLogReader, find_head, parse_head
 from delkalakedb.catalog.snapshot import Snapshot
 from delkalakedb.clock import now_ms
-from delkalakedb.errors import DeltaError, TransactionError
+from delkalakedb.errors import (
+    DeltaError,
+    TableNotFoundError,
+    TransactionError,
+    UriError,
+)
 from delkalakedb.settings import (
     PlainSettings,
     Uri,
     is_deltasql,
     parse_uri,
     plain_settings,
+    redact,
     require_table,
 )
 
@@ -74,17 +82,17 @@ class Catalog:
     def _find(self) -> None:
         """Look for the catalog in its database, and upgrade an outdated catalog."""
         creates = self._settings.sql.schema_policy == "create_if_missing"
-        if version := find_schema_version(self.backend):
+        if version := find_schema_version(self._backend):
             self._ensure(version, create=creates)
             return
         # It may have been there before.
-        self.backend.has_catalog = False
+        self._backend.has_catalog = False
         if not creates:
-            raise no_catalog(self.backend, str(self.uri), writes_create=False)
+            raise no_catalog(self._backend, str(self.uri), writes_create=False)
 
     def _ensure(self, version: int, *, create: bool) -> None:
-        ensure_schema(self.backend, str(self.uri), version, create=create)
-        self.backend.has_catalog = True
+        ensure_schema(self._backend, str(self.uri), version, create=create)
+        self._backend.has_catalog = True
 
     @cached_property
     def settings(self) -> Settings:
@@ -96,10 +104,10 @@ class Catalog:
     def _writer(self) -> SqlTxnLogWriter:
         from delkalakedb.catalog.commit import SqlTxnLogWriter
 
-        return SqlTxnLogWriter(self.backend, self.settings)
+        return SqlTxnLogWriter(self._backend, self.settings)
 
     @property
-    def backend(self) -> Backend:
+    def _backend(self) -> Backend:
         """The process's backend for the database, while the catalog is open."""
         self._share.check_open()
         return self._share.shared
@@ -110,33 +118,73 @@ class Catalog:
         return self._share.closed
 
     def init(self) -> bool:
-        """Create the catalog if it doesn't exist; return whether it was created.
+        """Create the catalog if it doesn't exist.
 
         The first write also creates the catalog, unless `sql.schema` is `error`.
+
+        Returns:
+            Whether the catalog was created.
+
+        Raises:
+            CatalogUnavailableError: The database can't be reached.
+            CatalogPermissionError: The database role may not create tables.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/other.db")
+            >>> catalog.init(), catalog.init()
+            (True, False)
         """
-        if not self.backend.has_catalog:
+        if not self._backend.has_catalog:
             self._find()
-        if self.backend.has_catalog:
+        if self._backend.has_catalog:
             return False
         self._ensure(0, create=True)
         return True
 
     def tables(self) -> list[Table]:
-        """Return all tables at their latest versions, sorted by name."""
-        with self.backend.reading() as session:
+        """Return all tables at their latest versions.
+
+        Returns:
+            The tables, sorted by name.
+
+        Raises:
+            CatalogNotFoundError: The database has no catalog.
+            CatalogUnavailableError: The database can't be reached.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> [(table.name, table.version) for table in catalog.tables()]
+            [('sales', 1)]
+        """
+        with self._backend.reading() as session:
             rows = session.rows(HeadRow, "load_heads", {})
             return [parse_head(session, row).table() for row in rows]
 
-    def versions(self) -> dict[str, tuple[int, Identity]]:
+    def _versions(self) -> dict[str, tuple[int, Identity]]:
         """Return the latest version and the identity of every table, by name."""
-        with self.backend.reading() as session:
+        with self._backend.reading() as session:
             rows = session.rows(TableRow, "load_table_versions", {})
         return {
             r.name: (r.current_version, (r.table_id, r.created_at_ms)) for r in rows
         }
 
     def table(self, name: str) -> Table:
-        """Return one table at its latest version."""
+        """Return one table at its latest version.
+
+        Args:
+            name: the table.
+
+        Returns:
+            The table's metadata, version and totals.
+
+        Raises:
+            TableNotFoundError: The catalog has no such table.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> catalog.table("sales").num_files
+            2
+        """
         return self.snapshot(name).table
 
     def snapshot(
@@ -156,6 +204,24 @@ class Catalog:
             timestamp: the time; without a zone it is in UTC.
             timestamp_ms: the time in milliseconds since the epoch, instead.
             identity: raise an error if another table has the name now.
+
+        Returns:
+            The snapshot, which stays at its version.
+
+        Raises:
+            TableNotFoundError: The catalog has no such table.
+            VersionNotFoundError: The table has no such version, or none as old as the
+                time.
+            DeltaError: The version isn't a number, the time can't be parsed, or both a
+                version and a time are given.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> catalog.snapshot("sales", 0).num_records()
+            2
+            >>> commit = catalog.snapshot("sales").history()[0]
+            >>> catalog.snapshot("sales", timestamp=commit.timestamp).version
+            1
         """
         self._share.check_open()
         if version is not None and not hasattr(version, "__index__"):
@@ -173,12 +239,45 @@ class Catalog:
             version = self.log(name, identity).version_at(timestamp_ms)
         return Snapshot(self._own, find_head(self._own, name, version, identity))
 
+    def find(self, name: str) -> Snapshot | None:
+        """Return a table at its latest version, if the catalog has such a table.
+
+        Args:
+            name: the table.
+
+        Returns:
+            The snapshot; None if there is no such table.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> print(catalog.find("nonsense"))
+            None
+        """
+        self._share.check_open()
+        try:
+            return Snapshot(self._own, find_head(self._own, name, near=False))
+        except TableNotFoundError:
+            return None
+
     def log(self, name: str, identity: Identity | None = None) -> SqlTxnLogReader:
-        """Return a table's transaction log, as the catalog stores it."""
+        """Return a table's transaction log, as the catalog stores it.
+
+        Args:
+            name: the table.
+            identity: raise an error if another table has the name now.
+
+        Returns:
+            A reader of the log, which asks the catalog anew with each call.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> catalog.log("sales").head().version
+            1
+        """
         self._share.check_open()
         return SqlTxnLogReader(self._own, name, identity)
 
-    def stream(self, name: str, since: int | None, poll_s: float) -> CommitStream:
+    def _stream(self, name: str, since: int | None, poll_s: float) -> CommitStream:
         """Return the commits of a table after a version, by default the latest.
 
         Args:
@@ -186,21 +285,40 @@ class Catalog:
             since: the version.
             poll_s: seconds between two looks, for databases that don't tell of commits.
         """
-        return self.snapshot(name).stream(since, poll_s)
+        return self.snapshot(name)._stream(since, poll_s)
 
     def commit(self, *staged: Staged) -> tuple[Committed | Skipped, ...]:
         """Commit all of `staged`, or none of it, without publishing.
 
-        Raise `CommitFailedError` on a conflict.
+        Args:
+            staged: the actions for each table, and what the writer read.
+
+        Returns:
+            For each of `staged`, the version that it made, or the version that has its
+            `txn` action already.
+
+        Raises:
+            CommitFailedError: Another commit conflicts with one of `staged`.
+            TableNotFoundError: The catalog has no such table.
+            ProtocolError: An action breaks the protocol, or needs an unknown feature.
+            UnknownOutcomeError: The connection was lost during COMMIT.
+
+        Examples:
+            >>> from delkalakedb.model.actions import Txn
+            >>> from delkalakedb.model.log import Reads, Staged
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> actions = [Txn(app_id="loader", version=7)]
+            >>> catalog.commit(Staged("sales", actions, Reads(version=1)))[0].version
+            2
         """
         from delkalakedb.catalog.commit import Committed, Conflicted
 
-        outcome = self.try_commit(*staged)
+        outcome = self._try_commit(*staged)
         if isinstance(outcome, Conflicted):
             raise outcome.error()
         return tuple(summary(o) if isinstance(o, Committed) else o for o in outcome)
 
-    def try_commit(
+    def _try_commit(
         self, *staged: Staged, lease_s: float | None = None
     ) -> tuple[Committed | Skipped, ...] | Conflicted:
         """Commit all of `staged`, or none of it, and return a conflict as a value.
@@ -233,12 +351,23 @@ class Catalog:
                 default, and never less.
             before_version: keep at least this version and all later ones.
             dry_run: return what would be dropped, and drop nothing.
+
+        Returns:
+            The oldest version that is left, and how much was dropped or would be.
+
+        Raises:
+            TableNotFoundError: The catalog has no such table.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> catalog.expire("sales", before_version=1, dry_run=True).versions
+            0
         """
         from delkalakedb.catalog.read import expire_versions
         from delkalakedb.model.times import duration_ms
 
         return expire_versions(
-            self.backend,
+            self._backend,
             name,
             before_version=before_version,
             older_than_ms=None if retention is None else duration_ms(retention),
@@ -246,16 +375,16 @@ class Catalog:
             dry_run=dry_run,
         )
 
-    def mirror_state(self, name: str) -> tuple[int, int, str]:
+    def _mirror_state(self, name: str) -> tuple[int, int, str]:
         """Return the newest published version, the newest version and the location."""
         from delkalakedb.catalog.commit import Outbox
 
-        mirror = Outbox(self.backend).load(name)
+        mirror = Outbox(self._backend).load(name)
         return mirror.published_version, mirror.ratified_version, mirror.location
 
-    def default_location(self, name: str) -> str:
+    def _default_location(self, name: str) -> str:
         """Return the location of a new table for which the caller gave none."""
-        folder = self.backend.default_data_path
+        folder = self._backend.default_data_path
         folder = self.settings.data_path or folder
         if folder is None:
             raise DeltaError(
@@ -267,7 +396,14 @@ class Catalog:
     def close(self) -> None:
         """Close the catalog, and the connections if no other catalog uses them.
 
-        Every later use of the catalog, its snapshots and its logs raises an error.
+        Every later use of the catalog, its snapshots and its logs raises an error. A
+        `with` block closes its catalog.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> catalog.close()
+            >>> catalog.closed
+            True
         """
         self._share.close()
 
@@ -284,7 +420,7 @@ class Catalog:
         self.close()
 
     @classmethod
-    def of(
+    def _of(
         cls,
         uri: str | Uri,
         settings: Settings | SettingsDict | None = None,
@@ -301,6 +437,12 @@ class Catalog:
 
     def __repr__(self) -> str:
         return f"Catalog({str(self.uri)!r})"
+
+    def _repr_html_(self) -> str:
+        from delkalakedb.catalog.cards import answered, catalog_card
+
+        uri = str(self.uri)
+        return answered("Catalog", lambda: catalog_card("Catalog", uri, self._backend))
 
 
 def _folder_name(table: str) -> str:
@@ -330,7 +472,7 @@ def connect(
         sections: sections of the configuration, such as `pool={"size": 10}` or
             `pool=PoolSettings(size=10)`; they override `settings`.
     """
-    return Catalog.of(uri, settings, **sections)
+    return Catalog._of(uri, settings, **sections)
 
 
 CatalogOrUri = Catalog | str | Uri
@@ -340,7 +482,20 @@ def uri_of(given: CatalogOrUri) -> Uri:
     """Return the URI of a catalog, or a URI that is given as text or parsed."""
     if isinstance(given, Catalog):
         return given.uri
-    return parse_uri(given) if isinstance(given, str) else given
+    if isinstance(given, str):
+        return parse_uri(given)
+    if isinstance(given, Uri):
+        return given
+    if isinstance(given, PathLike):
+        path = redact(os.fspath(given))
+        raise UriError(
+            f"a path doesn't say which database is at {path}; give the URI "
+            f"deltasql://sqlite/{path} or deltasql://duckdb/{path}"
+        )
+    raise UriError(
+        f"a catalog is given by a URI such as deltasql://sqlite/meta.db, not by "
+        f"{type(given).__name__}"
+    )
 
 
 @contextmanager
@@ -376,7 +531,7 @@ def open_catalog(uri: Uri) -> Catalog:
     # A relative path names another database in another working directory.
     key = uri.catalog, load_backend(uri.engine).identity(uri.catalog)
     catalog = _opened.get(key)
-    if catalog is not None and (catalog.closed or catalog.backend.is_gone()):
+    if catalog is not None and (catalog.closed or catalog._backend.is_gone()):
         _opened.pop(key, None)
         catalog.close()
         catalog = None
@@ -407,7 +562,7 @@ def _is_of(catalog: Catalog, uri: Uri) -> bool:
     if uri.host is None:
         # the path as it was opened, because the working directory may have changed
         (path,) = load_backend(uri.engine).identity(uri)
-        return path in catalog.backend.key
+        return path in catalog._backend.key
     return _place(uri) == _place(catalog.uri)
 
 
@@ -447,7 +602,10 @@ def find_table(given: object) -> NamedTable | None:
     if not (isinstance(given, tuple) and given and isinstance(given[0], Catalog)):
         return None
     if len(given) != 2 or not isinstance(given[1], str):
-        raise DeltaError("a table is given as a pair of a catalog and a name")
+        raise DeltaError(
+            "a table is given by a pair of a catalog and the table's name, such as "
+            "(catalog, 'sales')"
+        )
     name, location = name_in(*given)
     uri = given[0].uri.with_table(name)
     if location is not None:

@@ -89,7 +89,7 @@ class PendingSnapshot(Snapshot):
 
     def _files(self, where: Filter | None, schema: pa.Schema) -> pa.RecordBatchReader:
         self._backend.check_open()
-        predicate = None if where is None else self.predicate(where)
+        predicate = None if where is None else self._predicate(where)
         batches = self._overlaid(predicate, schema)
         return pa.RecordBatchReader.from_batches(schema, batches)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Union
@@ -11,7 +11,7 @@ import msgspec
 
 from delkalakedb.catalog.engine import Backend
 from delkalakedb.catalog.read import Head, Identity, SqlTxnLogReader
-from delkalakedb.errors import DeltaError
+from delkalakedb.errors import DeltaError, did_you_mean
 from delkalakedb.model.actions import DomainMetadata, Metadata, Protocol
 from delkalakedb.settings import redact
 
@@ -31,7 +31,16 @@ _SHORT = 1000
 
 
 class Snapshot:
-    """A table at one version, which never changes."""
+    """A table at one version, which never changes.
+
+    `Catalog.snapshot` returns one.
+
+    Examples:
+        >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+        >>> snapshot = catalog.snapshot("sales")
+        >>> snapshot.version, snapshot.num_files, snapshot.table.partition_columns
+        (1, 2, ())
+    """
 
     def __init__(self, backend: Backend, head: Head) -> None:
         self._backend = backend
@@ -39,6 +48,9 @@ class Snapshot:
 
     def __repr__(self) -> str:
         return f"Snapshot({described(self)})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self, f"Snapshot {self._head.name}", {})
 
     @property
     def _log(self) -> SqlTxnLogReader:
@@ -69,7 +81,7 @@ class Snapshot:
         """The identity, which distinguishes the table from all others of its name."""
         return self._head.identity
 
-    def check_ours(self) -> None:
+    def _check_ours(self) -> None:
         """Raise `ReadOnlyError` if other writers wrote the table at this version."""
         self._head.check_ours()
 
@@ -91,11 +103,36 @@ class Snapshot:
         Args:
             where: only files that may hold a row that matches.
             columns: the columns to load; all by default.
+
+        Returns:
+            The batches, which are loaded while they are read.
+
+        Raises:
+            PredicateError: The filter can't be parsed, or names an unknown column.
+            DeltaError: Files have no such column.
+            VersionNotFoundError: The version isn't kept any more.
+
+        Examples:
+            >>> snapshot = dk.connect("deltasql://sqlite/meta.db").snapshot("sales")
+            >>> snapshot.files("id > 2", columns=["num_records"]).read_all().to_pylist()
+            [{'num_records': 1}]
         """
         return self._files(where, _schema(columns))
 
     def paths(self) -> list[str]:
-        """Return the files' paths as the log has them, newest commit first."""
+        """Return the files' paths as the log has them.
+
+        Returns:
+            The paths, those of the newest commit first.
+
+        Raises:
+            VersionNotFoundError: The version isn't kept any more.
+
+        Examples:
+            >>> snapshot = dk.connect("deltasql://sqlite/meta.db").snapshot("sales")
+            >>> [path.endswith(".parquet") for path in snapshot.paths()]
+            [True, True]
+        """
         key = {"table_id": self._head.table_id, "version": self._head.version}
         with self._backend.reading() as session:
             paths = session.values("load_paths", key)
@@ -105,10 +142,22 @@ class Snapshot:
         return paths
 
     def iter_files(self, where: Filter | None = None) -> Iterator[File]:
-        """Yield the files one by one; a live file has no `removed_version`.
+        """Yield the files one by one.
 
         Args:
             where: only files that may hold a row that matches.
+
+        Returns:
+            The files; none of them has a `removed_version`.
+
+        Raises:
+            PredicateError: The filter can't be parsed, or names an unknown column.
+            VersionNotFoundError: The version isn't kept any more.
+
+        Examples:
+            >>> snapshot = dk.connect("deltasql://sqlite/meta.db").snapshot("sales")
+            >>> [file.num_records for file in snapshot.iter_files("city = 'Kyiv'")]
+            [1]
         """
         from dataclasses import fields
 
@@ -126,6 +175,19 @@ class Snapshot:
         Args:
             where: only files that may hold a row that matches.
             flatten: one column for each part of a struct, named `min.a` and so on.
+
+        Returns:
+            The batches, with the columns of deltalake's `get_add_actions`.
+
+        Raises:
+            PredicateError: The filter can't be parsed, or names an unknown column.
+            VersionNotFoundError: The version isn't kept any more.
+
+        Examples:
+            >>> snapshot = dk.connect("deltasql://sqlite/meta.db").snapshot("sales")
+            >>> actions = snapshot.add_actions("id > 2", flatten=True).read_all()
+            >>> actions["max.amount"].to_pylist()
+            [30.0]
         """
         from delkalakedb.model.stats.add_actions import ADD_ACTION_COLUMNS, add_actions
 
@@ -148,13 +210,27 @@ class Snapshot:
 
         Args:
             limit: at most so many.
-            before: only commits of versions before this one.
             since: none older than this time; without a zone it is in UTC.
             until: none newer than this time.
             since_ms: `since` in milliseconds since the epoch.
             until_ms: `until` in milliseconds since the epoch.
             operation: only this operation, such as `MERGE`.
             actor: only commits by this database user, OS user, host or client.
+            before: only commits of versions before this one.
+
+        Returns:
+            The commits that the catalog keeps.
+
+        Raises:
+            DeltaError: A time can't be parsed.
+            VersionNotFoundError: The version isn't kept any more.
+
+        Examples:
+            >>> snapshot = dk.connect("deltasql://sqlite/meta.db").snapshot("sales")
+            >>> [(commit.version, commit.operation) for commit in snapshot.history()]
+            [(1, 'WRITE'), (0, 'WRITE')]
+            >>> snapshot.history(since="2999-01-31")
+            []
         """
         from delkalakedb.model.times import moment_ms
 
@@ -169,9 +245,11 @@ class Snapshot:
         )
         if not found and before is None and self._head.version >= 0:
             self._check_kept()
-        return found
+        from delkalakedb.model.records import History
 
-    def stream(self, since: int | None, poll_s: float) -> CommitStream:
+        return History(found)
+
+    def _stream(self, since: int | None, poll_s: float) -> CommitStream:
         """Return the commits after a version, by default after this one.
 
         Args:
@@ -184,7 +262,15 @@ class Snapshot:
         return CommitStream(self._backend, self._head, after, poll_s)
 
     def num_records(self) -> int | None:
-        """Return the number of rows; None if a file has no row count."""
+        """Count the rows by the statistics of the files.
+
+        Returns:
+            The number of rows; None if a file has no row count.
+
+        Examples:
+            >>> dk.connect("deltasql://sqlite/meta.db").snapshot("sales").num_records()
+            3
+        """
         import pyarrow.compute as pc
 
         from delkalakedb.catalog.read import live_rows
@@ -198,15 +284,44 @@ class Snapshot:
         return total
 
     def txn_version(self, app_id: str) -> int | None:
-        """Return the newest version that an application recorded."""
+        """Return the newest version that an application recorded in a `txn` action.
+
+        Args:
+            app_id: the application's id.
+
+        Returns:
+            The application's own version; None if the application recorded none.
+
+        Examples:
+            >>> snapshot = dk.connect("deltasql://sqlite/meta.db").snapshot("sales")
+            >>> print(snapshot.txn_version("loader"))
+            None
+        """
         return self._log.txn_version(self._head, app_id)
 
     def domains(self) -> dict[str, DomainMetadata]:
-        """Return the live metadata domains."""
+        """Return the live metadata domains.
+
+        Returns:
+            The `domainMetadata` actions by the names of their domains.
+
+        Examples:
+            >>> dk.connect("deltasql://sqlite/meta.db").snapshot("sales").domains()
+            {}
+        """
         return self._log.domains_at(self._head)
 
     def clustering_columns(self) -> list[str]:
-        """Return the names of the columns that the table is clustered by."""
+        """Return the names of the columns that the table is clustered by.
+
+        Returns:
+            The names; none if the table isn't clustered.
+
+        Examples:
+            >>> snapshot = dk.connect("deltasql://sqlite/meta.db").snapshot("sales")
+            >>> snapshot.clustering_columns()
+            []
+        """
         from delkalakedb.model.rules.clusters import clustering_columns
         from delkalakedb.model.rules.features import CLUSTERING
         from delkalakedb.model.rules.protocol import supported_features
@@ -227,7 +342,7 @@ class Snapshot:
         else:
             from delkalakedb.catalog.read import plan
 
-            predicate = self.predicate(where)
+            predicate = self._predicate(where)
             batches = plan(self._backend, self._head, predicate, schema)
         return pa.RecordBatchReader.from_batches(schema, batches)
 
@@ -236,7 +351,7 @@ class Snapshot:
 
         check_kept(self._backend, self._head)
 
-    def predicate(self, where: Filter) -> Predicate:
+    def _predicate(self, where: Filter) -> Predicate:
         """Return a filter as a predicate on the table's columns."""
         schema_string = self.metadata.schema_string
         if isinstance(where, str) and len(where) <= _SHORT:
@@ -276,11 +391,37 @@ def _schema(columns: Iterable[str] | None) -> pa.Schema:
         return FILES_SCHEMA
     columns = list(dict.fromkeys(columns))
     if unknown := sorted(set(columns) - set(FILES_SCHEMA.names)):
+        near = did_you_mean(unknown[0], FILES_SCHEMA.names)
         raise DeltaError(
-            f"files have no column {', '.join(unknown)}; they have "
+            f"files have no column {', '.join(unknown)}{near}; they have "
             f"{', '.join(FILES_SCHEMA.names)}"
         )
     return pa.schema([FILES_SCHEMA.field(name) for name in columns])
+
+
+# files; the rows of more would take long to count
+_COUNTED_FILES = 10_000
+
+
+def html_of(snapshot: Snapshot, title: str, more: Mapping[str, object]) -> str:
+    """Return what a notebook shows of a snapshot.
+
+    Args:
+        snapshot: the snapshot.
+        title: the title.
+        more: other fields.
+    """
+    from delkalakedb.catalog.cards import answered, mirror_state, table_card
+
+    def make() -> str:
+        table, rows = snapshot.table, None
+        if table.num_files <= _COUNTED_FILES:
+            rows = snapshot.num_records()
+        counted = "not counted" if rows is None else f"{rows:,}"
+        state = mirror_state(snapshot._backend, table.name)
+        return table_card(title, table, {"rows": counted, "mirror": state, **more})
+
+    return answered(title, make)
 
 
 def described(snapshot: Snapshot) -> str:

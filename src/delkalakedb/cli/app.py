@@ -3,12 +3,12 @@
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 import click
 
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from delkalakedb.telemetry import PublishWarning
 
 
-# called with what is done and the total, or None where the total isn't known
-Advance = Callable[[int, int | None], None]
+class Advance(Protocol):
+    """Moves a progress bar."""
+
+    def __call__(self, done: int, total: int | None, unit: str = "") -> None:
+        """Show how much is done, of a total that may be unknown."""
+
 
 # exit codes, as docs/cli.md lists them
 FOUND = 1
@@ -81,7 +85,8 @@ class App:
     def output(self) -> Output:
         """The writer of the command's answer."""
         stream = self.stream or sys.stdout
-        return Output(self.kind, stream, wide=self.wide, tall=self.tall)
+        failed = bool(self.failed)
+        return Output(self.kind, stream, wide=self.wide, tall=self.tall, failed=failed)
 
     @property
     def config(self) -> str | None:
@@ -191,18 +196,8 @@ class App:
         if self.debug:
             return "".join(traceback.format_exception(error))
         if isinstance(error, DeltalakeDBError):
-            return f"{error}{self._near(error)}"
+            return str(error)
         return f"{type(error).__name__}: {error} (--debug shows where)"
-
-    def _near(self, error: Exception) -> str:
-        """Return the names of tables that may have been meant."""
-        from delkalakedb.errors import TableNotFoundError, did_you_mean
-
-        if not isinstance(error, TableNotFoundError) or error.table is None:
-            return ""
-        with suppress(Exception), self.connect() as catalog:
-            return did_you_mean(error.table, (table.name for table in catalog.tables()))
-        return ""
 
     def say(self, text: str) -> None:
         """Write a remark to standard error, unless `--quiet` was given."""
@@ -229,38 +224,16 @@ class App:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Advance]:
-        """Draw a progress bar on the terminal, with the rate and the time left."""
-        if self.quiet or not sys.stderr.isatty():
-            yield lambda done, total: None
-            return
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        """Draw a progress bar on the terminal, with the rate and the time left.
 
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        console = Console(file=sys.stderr)
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(title, total=None, rate="")
+        The bar also shows what the library reports.
+        """
+        from delkalakedb.progress import Progress, report, reporting
 
-            def advance(done: int, total: int | None) -> None:
-                elapsed = bar.tasks[0].elapsed or 0
-                rate = f"{done / elapsed:,.0f}/s" if elapsed else ""
-                bar.update(task, completed=done, total=total, rate=rate)
-
-            yield advance
+        with reporting(not self.quiet):
+            yield lambda done, total, unit="": report(
+                Progress(what=title, done=done, total=total, unit=unit)
+            )
 
 
 def _policy(create: bool) -> Literal["create_if_missing", "error"]:

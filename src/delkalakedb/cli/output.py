@@ -51,15 +51,23 @@ class Output:
         stream: where the answer goes.
         wide: show all columns in full even on a terminal.
         tall: show each row of a query as lines of its own.
+        failed: an error follows, which says why an answer is empty.
     """
 
     def __init__(
-        self, kind: str, stream: IO[str], *, wide: bool = False, tall: bool = False
+        self,
+        kind: str,
+        stream: IO[str],
+        *,
+        wide: bool = False,
+        tall: bool = False,
+        failed: bool = False,
     ) -> None:
         self.kind = kind
         self.stream = stream
         self._wide = wide
         self._tall = tall
+        self._failed = failed
 
     def rows(self, rows: Iterable[Record], names: Sequence[str]) -> int:
         """Write rows of a query; return how many of their columns didn't fit."""
@@ -88,7 +96,7 @@ class Output:
         if self.kind == "text":
             first = next(masked, None)
             if first is None and empty:
-                self.sentences([empty])
+                self.sentences([] if self._failed else [empty])
                 return
             rows = masked if first is None else chain([first], masked)
             self._write_table(rows, [column_of(column) for column in columns])
@@ -124,7 +132,8 @@ class Output:
     ) -> None:
         """Write what a command did to several tables: one sentence for each."""
         if self.kind == "text":
-            self.sentences([sentence for sentence, _ in changes] or [empty])
+            found = [sentence for sentence, _ in changes]
+            self.sentences(found if found or self._failed else [empty])
         else:
             self.records((record for _, record in changes), columns)
 

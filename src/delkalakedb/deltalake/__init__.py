@@ -49,6 +49,7 @@ else:
             "table": "DeltaTable",
             "transactions": "Transaction transaction",
             "vacuum": "Vacuum retention_of",
-            "write": "convert_to_deltalake write_deltalake",
+            "write": "Data convert_to_deltalake create_table_with_add_actions "
+            "write_deltalake",
         },
     )

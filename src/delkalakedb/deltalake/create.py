@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ import deltalake
 from deltalake import _internal
 
 from delkalakedb.catalog import open_catalog
-from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
+from delkalakedb.errors import DeltaError, TableExistsError
 from delkalakedb.model.new_actions import check_custom_metadata
 from delkalakedb.model.paths import LOG
 from delkalakedb.model.records import Table
@@ -122,7 +122,7 @@ def create_deltalake(
     _make(table_uri, create, mode, ours, storage_options)
 
 
-def create_table_with_add_actions(
+def create_with_files(
     *,
     table_uri: str,
     mode: Any,
@@ -160,8 +160,7 @@ def convert_parquet(
     check_custom_metadata(options["commit_properties"])
     parsed = parse_uri(uri)
     name, catalog = require_table(parsed), open_catalog(parsed)
-    with suppress(TableNotFoundError):
-        catalog.table(name)
+    if catalog.find(name) is not None:
         raise TableExistsError(f"{name}: a table of this name exists already")
     location = new_location(catalog, name, parsed.location)
     store = open_store(location, storage_options)
@@ -199,9 +198,7 @@ def _make(
     again = Operation("create", engine, remove_all=mode == "overwrite")
 
     def create_again(made: Staging[None] | None = None) -> bool:
-        try:
-            snapshot = catalog.snapshot(name)
-        except TableNotFoundError:
+        if (snapshot := catalog.find(name)) is None:
             return False
         perform(catalog, snapshot, again, storage_options=storage_options)
         return True

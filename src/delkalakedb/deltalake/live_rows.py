@@ -153,7 +153,7 @@ def row_dataset(
         filesystem: opens the files, by their paths below the table's location.
     """
     reader = arrow_reader(snapshot, schema, storage_options)
-    predicate = Anything() if pruned is None else snapshot.predicate(pruned)
+    predicate = Anything() if pruned is None else snapshot._predicate(pruned)
 
     def load(where: pc.Expression | None) -> Files:
         if files is not None:

@@ -17,7 +17,7 @@ from delkalakedb.deltalake import check_deltalake
 from delkalakedb.deltalake.create import (
     convert_parquet,
     create_deltalake,
-    create_table_with_add_actions,
+    create_with_files,
 )
 from delkalakedb.deltalake.raw import is_ours
 from delkalakedb.deltalake.scan import Real
@@ -40,6 +40,12 @@ def register() -> None:
 
     Raises:
         DeltaError: the installed deltalake isn't a supported version.
+
+    Examples:
+        >>> import deltalake
+        >>> dk.register()
+        >>> deltalake.DeltaTable("deltasql://sqlite/meta.db?table=sales").version()
+        1
     """
     check_deltalake()
     with _LOCK:
@@ -52,7 +58,16 @@ def register() -> None:
 
 
 def unregister() -> None:
-    """Restore what `register` replaced in deltalake."""
+    """Restore what `register` replaced in deltalake.
+
+    Examples:
+        >>> import deltalake
+        >>> original = deltalake.DeltaTable.count
+        >>> dk.register()
+        >>> dk.unregister()
+        >>> deltalake.DeltaTable.count is original
+        True
+    """
     with _LOCK:
         while _ORIGINALS:
             (owner, name), original = _ORIGINALS.popitem()
@@ -177,7 +192,7 @@ _ROUTES: dict[tuple[object, str], _Route] = {
     (writer, "write_deltalake_rust"): _function(_first_write, "table_uri"),
     (convert_to, "_convert_to_deltalake"): _function(convert_parquet, "uri"),
     (transaction, "_create_table_with_add_actions"): _function(
-        create_table_with_add_actions, "table_uri"
+        create_with_files, "table_uri"
     ),
     (query, "PyQueryBuilder"): _QueryBuilders,
     (_base_handler, "DeltaFileSystemHandler"): _FileSystemHandler,
@@ -185,13 +200,36 @@ _ROUTES: dict[tuple[object, str], _Route] = {
 
 
 class QueryBuilder(deltalake.QueryBuilder):
-    """deltalake's `QueryBuilder`, which takes tables of a catalog as well."""
+    """deltalake's `QueryBuilder`, which takes tables of a catalog as well.
+
+    Args:
+        session_config: settings of DataFusion.
+
+    Examples:
+        >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+        >>> builder = dk.QueryBuilder().register("sales", table)
+        >>> pa.table(builder.execute("SELECT count(*) AS n FROM sales")).to_pylist()
+        [{'n': 3}]
+    """
 
     def __init__(self, session_config: dict[str, str] | None = None) -> None:
         super().__init__(session_config)
         self._query_builder: Any = _QueryBuilder(self._query_builder)
 
     def execute(self, sql: str) -> RecordBatchReader:
-        """Run a query; its rows are computed while they are read."""
+        """Run a query; its rows are computed while they are read.
+
+        Args:
+            sql: the query, in DataFusion's SQL.
+
+        Returns:
+            The rows as a stream of Arrow batches.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> builder = dk.QueryBuilder().register("sales", table)
+            >>> pa.table(builder.execute("SELECT max(id) AS id FROM sales")).to_pylist()
+            [{'id': 3}]
+        """
         check_delta_rs("the query")
         return super().execute(sql)

@@ -152,7 +152,7 @@ def _open_published(
     """Open a version in the published log, and publish the version if need be."""
     table, version = snapshot.table, snapshot.version
     location = canonical_location(table.location)
-    if catalog.mirror_state(table.name)[0] < version:
+    if catalog._mirror_state(table.name)[0] < version:
         try:
             publish(catalog, table.name, storage_options)
         except CatalogError as error:

@@ -6,19 +6,40 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import deltalake
 from deltalake.exceptions import TableNotFoundError as DeltaTableNotFoundError
-from deltalake.table import _DEFAULT_TRUE, _merge_deprecated_filters
+from deltalake.table import (
+    _DEFAULT_FALSE,
+    _DEFAULT_NONE,
+    _DEFAULT_TRUE,
+    _merge_deprecated_filters,
+)
 
-from delkalakedb.catalog import Catalog, described, find_table, open_catalog
+from delkalakedb.catalog import (
+    Catalog,
+    answered,
+    described,
+    find_table,
+    html_of,
+    open_catalog,
+)
 from delkalakedb.deltalake.raw import SqlRawTable, is_ours
-from delkalakedb.errors import DeltaError, TableNotFoundError, UriError
+from delkalakedb.errors import (
+    DeltaError,
+    DeltalakeDBError,
+    QueryError,
+    UriError,
+    did_you_mean,
+)
+from delkalakedb.model.markup import card
+from delkalakedb.model.records import History
 from delkalakedb.model.times import Moment, from_ms, moment_ms
+from delkalakedb.progress import reporting
 from delkalakedb.settings import Uri, is_deltasql, parse_uri, redact, require_table
 
 if TYPE_CHECKING:
@@ -32,8 +53,10 @@ if TYPE_CHECKING:
     from delkalakedb.catalog.read import CommitStream
     from delkalakedb.deltalake.optimizer import Optimizer
     from delkalakedb.model.records import Commit
+    from delkalakedb.progress import ProgressOption
 
 
+_NOT_GIVEN = cast("list[int] | None", _DEFAULT_NONE)
 _UNKNOWN = r"Unknown scheme: (.*?)\. Known schemes: (.*)"
 # Prefix of schemes that are other names of known ones.
 _ALIAS = "opendal+"
@@ -65,7 +88,17 @@ _to_pyarrow_table = deltalake.DeltaTable.to_pyarrow_table
 
 
 class DeltaTable(deltalake.DeltaTable):
-    """A deltalake `DeltaTable` whose metadata comes from the catalog."""
+    """A deltalake `DeltaTable` whose metadata comes from the catalog.
+
+    It has all methods of deltalake's class, which deltalake documents.
+
+    Examples:
+        >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+        >>> table.version(), table.count()
+        (1, 3)
+        >>> table.delete("id = 1")["num_deleted_rows"]
+        1
+    """
 
     _catalog_uri: Uri | None = None
 
@@ -84,12 +117,17 @@ class DeltaTable(deltalake.DeltaTable):
             table_uri: a `deltasql://` URI of a table, a pair of a catalog and a name,
                 or anything that deltalake takes. For a catalog alone, the second
                 argument is the name.
-            version: a number; for a table of a catalog also a time, in UTC if it has
-                no zone.
+            version: a number; for a table of a catalog also a time, in UTC if it has no
+                zone.
             storage_options: of the table's object store.
             without_files: deprecated by deltalake, and ignored.
             log_buffer_size: deprecated by deltalake, and ignored.
             skip_stats: deprecated by deltalake, and ignored.
+
+        Raises:
+            TableNotFoundError: The catalog has no such table.
+            VersionNotFoundError: The table has no such version.
+            UriError: The URI can't be parsed, or names no table.
         """
         if isinstance(table_uri, Catalog) and isinstance(version, str):
             table_uri, version = (table_uri, version), None
@@ -125,7 +163,40 @@ class DeltaTable(deltalake.DeltaTable):
     def __repr__(self) -> str:
         if not is_ours(self._table):
             return f"DeltaTable({redact(self.table_uri)}, version {self.version()})"
-        return f"DeltaTable({described(self._table.snapshot)}, {self.catalog_uri})"
+        try:
+            return f"DeltaTable({described(self._table.snapshot)}, {self.catalog_uri})"
+        except DeltalakeDBError as error:
+            return f"DeltaTable({self.catalog_uri}, {type(error).__name__})"
+
+    def _repr_html_(self) -> str:
+        raw: Any = self._table
+        if is_ours(raw):
+            title, more = f"DeltaTable {raw.name}", {"catalog": self.catalog_uri}
+            return answered(title, lambda: html_of(raw.snapshot, title, more))
+        names = [field.name for field in self.schema().fields]
+        fields = {
+            "version": self.version(),
+            "columns": ", ".join(names),
+            "partitioned by": ", ".join(self.metadata().partition_columns) or "nothing",
+            "location": self.table_uri,
+        }
+        return card("DeltaTable", fields)
+
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the commits, newest first; a notebook shows the list as a table.
+
+        Args:
+            limit: at most so many.
+
+        Returns:
+            The commits as dictionaries, as deltalake has them.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> table.history(limit=1)[0]["operation"]
+            'WRITE'
+        """
+        return History(super().history(limit))
 
     @property
     def catalog_uri(self) -> str:
@@ -150,7 +221,37 @@ class DeltaTable(deltalake.DeltaTable):
         post_commithook_properties: PostCommitHookProperties | None = None,
         raise_if_key_not_exists: bool = cast(bool, _DEFAULT_TRUE),
     ) -> Self:
-        """Create a table without rows; deltalake documents the arguments."""
+        """Create a table without rows.
+
+        Args:
+            table_uri: the `deltasql://` URI of the table, or what deltalake takes.
+            schema: the columns.
+            mode: what to do where the table exists: fail (`error`, `append`), replace
+                its schema and rows, or nothing.
+            partition_by: the partition columns.
+            name: the name in the table's metadata.
+            description: the description of the table.
+            configuration: the table properties.
+            storage_options: options of the table's object store.
+            args: the other options by position, which deltalake deprecates.
+            commit_properties: of the commit.
+            post_commithook_properties: as deltalake takes them; in a catalog the
+                mirror's settings decide when checkpoints are made.
+            raise_if_key_not_exists: whether an unknown table property is an error.
+
+        Returns:
+            The table.
+
+        Raises:
+            DeltaError: The table exists and the mode is `error` or `append`, a property
+                is unknown, or there is no location for the table.
+
+        Examples:
+            >>> schema = pa.schema([("day", pa.date32()), ("visits", pa.int64())])
+            >>> uri = "deltasql://sqlite/meta.db?table=visits"
+            >>> dk.DeltaTable.create(uri, schema, partition_by="day").version()
+            0
+        """
         options: dict[str, Any] = {
             "commit_properties": commit_properties,
             "post_commithook_properties": post_commithook_properties,
@@ -186,15 +287,27 @@ class DeltaTable(deltalake.DeltaTable):
         table_uri: str | Path | os.PathLike[str],
         storage_options: dict[str, str] | None = None,
     ) -> bool:
-        """Return whether the table exists."""
+        """Return whether a table exists.
+
+        Args:
+            table_uri: the `deltasql://` URI of the table, or what deltalake takes.
+            storage_options: options of the table's object store.
+
+        Returns:
+            Whether the table exists.
+
+        Raises:
+            CatalogUnavailableError: The database can't be reached.
+
+        Examples:
+            >>> dk.DeltaTable.is_deltatable("deltasql://sqlite/meta.db?table=sales")
+            True
+        """
         if not is_deltasql(table_uri):
             return deltalake.DeltaTable.is_deltatable(table_uri, storage_options)
         uri = parse_uri(str(table_uri))
         name, catalog = require_table(uri), open_catalog(uri)
-        with suppress(TableNotFoundError):
-            catalog.log(name).state()
-            return True
-        return False
+        return catalog.find(name) is not None
 
     def follow(
         self, since: int | None = None, *, poll: float = 1.0
@@ -205,10 +318,22 @@ class DeltaTable(deltalake.DeltaTable):
             since: the version after which commits are wanted; by default the loaded
                 version.
             poll: seconds between two looks, for databases that don't tell of commits.
-        """
-        return iter(self.stream(since, poll))
 
-    def stream(self, since: int | None, poll_s: float) -> CommitStream:
+        Returns:
+            The commits, in the order of their versions.
+
+        Raises:
+            DeltaError: The table is a table by path.
+            VersionNotFoundError: The next version isn't kept any more.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> next(table.follow(since=0)).version
+            1
+        """
+        return iter(self._stream(since, poll))
+
+    def _stream(self, since: int | None, poll_s: float) -> CommitStream:
         """Return the commits of the table after a version, by default the loaded one.
 
         Args:
@@ -218,16 +343,24 @@ class DeltaTable(deltalake.DeltaTable):
         raw: Any = self._table
         if not is_ours(raw):
             raise DeltaError(f"{self.table_uri}: a table by path can't be followed")
-        return raw.snapshot.stream(since, poll_s)
+        return raw.snapshot._stream(since, poll_s)
 
     @property
     def loads_in_loop(self) -> bool:
         """Whether the database's driver can wait without blocking an event loop."""
         raw: Any = self._table
-        return is_ours(raw) and raw.catalog.backend.capabilities.event_loops
+        return is_ours(raw) and raw.catalog._backend.capabilities.event_loops
 
     def count(self) -> int:
-        """Return the number of rows, by the statistics of the files."""
+        """Count the rows by the statistics of the files.
+
+        Returns:
+            The number of rows.
+
+        Examples:
+            >>> dk.DeltaTable("deltasql://sqlite/meta.db?table=sales").count()
+            3
+        """
         raw: Any = self._table
         return raw.count() if is_ours(raw) else super().count()
 
@@ -238,6 +371,56 @@ class DeltaTable(deltalake.DeltaTable):
 
         return Optimizer(self)
 
+    def vacuum(
+        self,
+        retention_hours: int | None = None,
+        dry_run: bool = True,
+        enforce_retention_duration: bool = True,
+        *args: Any,
+        commit_properties: CommitProperties | None = None,
+        post_commithook_properties: PostCommitHookProperties | None = None,
+        full: bool = cast(bool, _DEFAULT_FALSE),
+        keep_versions: list[int] | None = _NOT_GIVEN,
+        progress: ProgressOption = None,
+    ) -> list[str]:
+        """Delete the files that no kept version needs; return their paths.
+
+        Args:
+            retention_hours: how long files are kept after their removal; the table's
+                own period by default.
+            dry_run: delete nothing.
+            enforce_retention_duration: refuse a period shorter than the table's.
+            args: deprecated by deltalake.
+            commit_properties: of the commits.
+            post_commithook_properties: as deltalake takes them.
+            full: also delete files that belong to no version.
+            keep_versions: versions of which every file stays.
+            progress: called with a `Progress` of the files deleted; True draws a bar.
+
+        Returns:
+            The paths of the deleted files; with `dry_run`, those to delete.
+
+        Raises:
+            DeltaError: The period is shorter than the table's, and the duration is
+                enforced.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> table.vacuum()
+            []
+        """
+        with reporting(progress):
+            return super().vacuum(
+                retention_hours,
+                dry_run,
+                enforce_retention_duration,
+                *args,
+                commit_properties=commit_properties,
+                post_commithook_properties=post_commithook_properties,
+                full=full,
+                keep_versions=keep_versions,
+            )
+
     def to_pyarrow_dataset(
         self,
         partitions: FilterType | None = None,
@@ -247,7 +430,25 @@ class DeltaTable(deltalake.DeltaTable):
         as_large_types: bool = False,
         file_pruning_predicate: FilePruningPredicateType | None = None,
     ) -> ds.Dataset:
-        """Return a `pyarrow.dataset.Dataset`; deltalake documents the arguments."""
+        """Return the table as a `pyarrow.dataset.Dataset`.
+
+        Args:
+            partitions: deltalake's older name of `file_pruning_predicate`.
+            filesystem: the filesystem that reads the files.
+            parquet_read_options: of pyarrow's Parquet reader.
+            schema: the schema of the dataset; by default that of the table.
+            as_large_types: whether texts and lists have Arrow's large types.
+            file_pruning_predicate: only files that match, as tuples such as `("id",
+                ">", 2)`.
+
+        Returns:
+            The dataset, whose files the catalog planned.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> table.to_pyarrow_dataset().count_rows()
+            3
+        """
         raw: Any = self._table
         if not is_ours(raw):
             return super().to_pyarrow_dataset(
@@ -285,16 +486,45 @@ class DeltaTable(deltalake.DeltaTable):
         filesystem: str | pa_fs.FileSystem | None = None,
         filters: FilterType | ds.Expression | None = None,
     ) -> pa.Table:
-        """Return the rows; deltalake documents the arguments."""
+        """Return the rows.
+
+        Args:
+            partitions: only these partitions, as tuples such as `("day", "=", "mon")`.
+            columns: the columns to read; all by default.
+            filesystem: the filesystem that reads the files.
+            filters: only rows that match, as tuples or as an expression of pyarrow.
+
+        Returns:
+            The rows as an Arrow table.
+
+        Raises:
+            QueryError: A filter names an unknown column.
+
+        Examples:
+            >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+            >>> rows = table.to_pyarrow_table(filters=[("amount", ">", 10)])
+            >>> sorted(rows["id"].to_pylist())
+            [2, 3]
+        """
         raw: Any = self._table
-        if partitions or filesystem or not (is_ours(raw) and raw.needs_delta_rs()):
-            return _to_pyarrow_table(self, partitions, columns, filesystem, filters)
         import pyarrow as pa
 
-        from delkalakedb.deltalake.dataset import scan_rows
+        try:
+            if partitions or filesystem or not (is_ours(raw) and raw.needs_delta_rs()):
+                return _to_pyarrow_table(self, partitions, columns, filesystem, filters)
+            from delkalakedb.deltalake.dataset import scan_rows
 
-        schema = pa.schema(self.schema().to_arrow())
-        return scan_rows(raw, schema, columns, filters).to_table()
+            schema = pa.schema(self.schema().to_arrow())
+            return scan_rows(raw, schema, columns, filters).to_table()
+        except pa.ArrowInvalid as error:
+            found = re.match(r"No match for FieldRef\.Name\((.*?)\) in", str(error))
+            if found is None or not is_ours(raw):
+                raise
+            names = [field.name for field in self.schema().fields]
+            raise QueryError(
+                f"{raw.name}: no column {found[1]}{did_you_mean(found[1], names)}; the "
+                f"table has {', '.join(names)}"
+            ) from error
 
 
 def _warn_ignored(**given: bool) -> None:

@@ -27,6 +27,7 @@ from delkalakedb.catalog import (
 from delkalakedb.catalog.commit import Committed
 from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.deltalake.table import DeltaTable
+from delkalakedb.deltalake.write import arrow_data
 from delkalakedb.errors import TableExistsError, TransactionError, VersionNotFoundError
 from delkalakedb.model.new_actions import check_custom_metadata
 from delkalakedb.model.records import Table
@@ -49,6 +50,18 @@ class Transaction:
     Args:
         catalog: an open catalog, or the URI of one.
         storage_options: of the tables' object stores, as deltalake takes them.
+
+    Raises:
+        CommitFailedError: At the end of the block, if another commit conflicts.
+        TransactionError: The transaction is used outside its block, or is nested.
+
+    Examples:
+        >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+        >>> with dk.Transaction(catalog) as tx:
+        ...     tx.write("cities", pa.table({"city": ["Oslo"]}))
+        ...     deleted = tx.delete("sales", "city <> 'Oslo'")
+        >>> [(one.table, one.version) for one in tx.committed]
+        [('cities', 0), ('sales', 2)]
     """
 
     def __init__(
@@ -99,7 +112,25 @@ class Transaction:
         return self._tables
 
     def table(self, name: str) -> DeltaTable:
-        """Return a table as the transaction sees it; changes to it are staged."""
+        """Return a table as the transaction sees it; changes to the table are staged.
+
+        Args:
+            name: the table's name, or its URI in this catalog.
+
+        Returns:
+            The table, with the transaction's own changes.
+
+        Raises:
+            TableNotFoundError: Neither the catalog nor the transaction has such a
+                table.
+            TransactionError: The transaction has ended, or hasn't begun.
+
+        Examples:
+            >>> with dk.transaction("deltasql://sqlite/meta.db") as tx:
+            ...     deleted = tx.delete("sales", "id = 1")
+            ...     tx.table("sales").count()
+            2
+        """
         name, _ = name_in(self.tables.catalog, name)
         return _Handle(self.tables, name, self._options)
 
@@ -115,17 +146,34 @@ class Transaction:
     ) -> None:
         """Stage a `write_deltalake`; the first write creates the table.
 
-        A DataFrame of Spark is written by Spark, with the options of its `write`.
-        `location` is where a new table will be; an existing table keeps its location.
+        Args:
+            name: the table's name, or its URI in this catalog.
+            data: anything that gives Arrow data, or a DataFrame of Spark.
+            mode: what to do where the table exists: fail, append, replace its rows, or
+                nothing.
+            location: where a new table will be; an existing table keeps its location.
+            options: the other options of `write_deltalake`; for a DataFrame of Spark,
+                those of `delkalakedb.spark.write`.
 
-        Here and in every other method, `name` is a table's name, or its URI in this
-        catalog.
+        Raises:
+            TableExistsError: The table exists, and the mode is `error`.
+            SchemaMismatchError: The data doesn't match the table's schema.
+            TransactionError: The transaction has ended, or hasn't begun.
+
+        Examples:
+            >>> more = pa.table({"id": [4], "city": ["Bern"], "amount": [40.0]})
+            >>> with dk.transaction("deltasql://sqlite/meta.db") as tx:
+            ...     tx.write("sales", more, mode="append")
+            >>> tx.committed[0].version
+            2
         """
         name, place = name_in(self.tables.catalog, name)
         location = location or place
         if (writer := _writer_of(data)) is not None:
             writer(self.tables, name, data, mode, location=location, **options)
-        elif self.tables.has(name):
+            return
+        data = arrow_data(data)
+        if self.tables.has(name):
             deltalake.write_deltalake(self.table(name), data, mode=mode, **options)
         else:
             self._create(name, data, location, mode=mode, **options)
@@ -140,7 +188,29 @@ class Transaction:
         configuration: Mapping[str, str | None] | None = None,
         description: str | None = None,
     ) -> Table:
-        """Stage the creation of an empty table, as `Catalog.create_table` does."""
+        """Stage the creation of an empty table, as `Catalog.create_table` does.
+
+        Args:
+            name: the table's name, or its URI in this catalog.
+            schema: a deltalake `Schema`, an Arrow schema, or Delta's schema as JSON.
+            location: the table's storage location; by default the folder `name` below
+                the catalog's data path.
+            partition_by: the partition columns.
+            configuration: the table properties.
+            description: the table's description.
+
+        Returns:
+            The table that the end of the transaction creates.
+
+        Raises:
+            TableExistsError: The catalog or the transaction has such a table.
+            TransactionError: The transaction has ended, or hasn't begun.
+
+        Examples:
+            >>> with dk.transaction("deltasql://sqlite/meta.db") as tx:
+            ...     tx.create_table("visits", pa.schema([("visits", pa.int64())])).name
+            'visits'
+        """
         name, place = name_in(self.tables.catalog, name)
         if self.tables.has(name):
             raise TableExistsError(f"{name}: the table exists already")
@@ -156,21 +226,101 @@ class Transaction:
     def delete(
         self, /, name: str, predicate: str | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Stage a `DeltaTable.delete`."""
+        """Stage a `DeltaTable.delete`.
+
+        Args:
+            name: the table's name, or its URI in this catalog.
+            predicate: the rows to delete, in SQL; all rows by default.
+            options: the other options of `DeltaTable.delete`.
+
+        Returns:
+            The metrics of the delete.
+
+        Raises:
+            TableNotFoundError: Neither the catalog nor the transaction has such a
+                table.
+            TransactionError: The transaction has ended, or hasn't begun.
+
+        Examples:
+            >>> with dk.transaction("deltasql://sqlite/meta.db") as tx:
+            ...     tx.delete("sales", "amount > 15")["num_deleted_rows"]
+            2
+        """
         return self.table(name).delete(predicate, **options)
 
     def update(self, /, name: str, **options: Any) -> dict[str, Any]:
-        """Stage a `DeltaTable.update`."""
+        """Stage a `DeltaTable.update`.
+
+        Args:
+            name: the table's name, or its URI in this catalog.
+            options: the options of `DeltaTable.update`.
+
+        Returns:
+            The metrics of the update.
+
+        Raises:
+            TableNotFoundError: Neither the catalog nor the transaction has such a
+                table.
+            TransactionError: The transaction has ended, or hasn't begun.
+
+        Examples:
+            >>> with dk.transaction("deltasql://sqlite/meta.db") as tx:
+            ...     done = tx.update("sales", updates={"amount": "0"})
+            >>> done["num_updated_rows"]
+            3
+        """
         return self.table(name).update(**options)
 
     def merge(
         self, name: str, source: Any, predicate: str, **options: Any
     ) -> deltalake.table.TableMerger:
-        """Return the builder of a `DeltaTable.merge`, which `execute()` stages."""
+        """Return the builder of a `DeltaTable.merge`; its `execute()` stages the merge.
+
+        Args:
+            name: the table's name, or its URI in this catalog.
+            source: the rows to merge, as anything that gives Arrow data.
+            predicate: when a row of the source matches a row of the table, in SQL.
+            options: the other options of `DeltaTable.merge`.
+
+        Returns:
+            The builder.
+
+        Raises:
+            TableNotFoundError: Neither the catalog nor the transaction has such a
+                table.
+            TransactionError: The transaction has ended, or hasn't begun.
+
+        Examples:
+            >>> more = pa.table({"id": [4], "city": ["Bern"], "amount": [40.0]})
+            >>> with dk.transaction("deltasql://sqlite/meta.db") as tx:
+            ...     merge = tx.merge("sales", more, "s.id = t.id", source_alias="s",
+            ...                      target_alias="t")
+            ...     done = merge.when_not_matched_insert_all().execute()
+            >>> done["num_target_rows_inserted"]
+            1
+        """
         return self.table(name).merge(source, predicate, **options)
 
     def alter(self, name: str) -> deltalake.table.TableAlterer:
-        """Return a `DeltaTable.alter` whose changes are staged."""
+        """Return a `DeltaTable.alter` whose changes are staged.
+
+        Args:
+            name: the table's name, or its URI in this catalog.
+
+        Returns:
+            deltalake's object with methods such as `set_table_properties`.
+
+        Raises:
+            TableNotFoundError: Neither the catalog nor the transaction has such a
+                table.
+            TransactionError: The transaction has ended, or hasn't begun.
+
+        Examples:
+            >>> with dk.transaction("deltasql://sqlite/meta.db") as tx:
+            ...     tx.alter("sales").set_table_description("what was sold")
+            >>> dk.connect("deltasql://sqlite/meta.db").table("sales").description
+            'what was sold'
+        """
         return self.table(name).alter
 
     def _create(
@@ -210,6 +360,20 @@ def transaction(
     Args:
         catalog: an open catalog, or the URI of one.
         storage_options: of the tables' object stores, as deltalake takes them.
+
+    Returns:
+        The transaction; all its changes are committed when the block ends, or none.
+
+    Raises:
+        CommitFailedError: At the end of the block, if another commit conflicts.
+        TransactionError: The transaction is used outside its block, or is nested.
+
+    Examples:
+        >>> with dk.transaction("deltasql://sqlite/meta.db") as tx:
+        ...     tx.write("cities", pa.table({"city": ["Oslo"]}))
+        ...     deleted = tx.delete("sales", "city <> 'Oslo'")
+        >>> [(one.table, one.version) for one in tx.committed]
+        [('cities', 0), ('sales', 2)]
     """
     return Transaction(catalog, storage_options=storage_options)
 

@@ -29,7 +29,7 @@ from delkalakedb.model.paths import (
 from delkalakedb.model.schema.properties import parse_properties
 from delkalakedb.model.schema.schema import parse_schema
 from delkalakedb.model.vectors import vector_paths
-from delkalakedb.storage import ObjectMeta, Store, real_location
+from delkalakedb.storage import ObjectMeta, Store, delete_counted, real_location
 from delkalakedb.telemetry import log_event
 
 _log = logging.getLogger("delkalakedb.vacuum")
@@ -83,7 +83,8 @@ class Vacuum:
     def delete(self, plan: dict[str, int]) -> list[str]:
         """Delete the files of a plan that are unneeded even now; return their paths."""
         doomed = self.still(plan)
-        left = {*self.store.delete_own(doomed)}
+        what = f"vacuum {self.log.head().name}"
+        left = {*delete_counted(self.store, doomed, what)}
         if left:
             self._tell(
                 f"{len(left)} expired files, such as {min(left)}, stay, because only a "
@@ -100,7 +101,7 @@ class Vacuum:
             floor = log.version_at(cutoff_ms)
         except VersionNotFoundError:
             floor = head.first_version - 1
-        return Upkeep(self.catalog.backend, head, floor, cutoff_ms)
+        return Upkeep(self.catalog._backend, head, floor, cutoff_ms)
 
     def _expired(self, upkeep: Upkeep) -> dict[str, int]:
         """Return the sizes of files whose tombstones have expired, by path."""

@@ -2,28 +2,52 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import deltalake
+import pyarrow as pa
 from arro3.core import RecordBatchReader
 from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
 from deltalake import CommitProperties, PostCommitHookProperties, WriterProperties
+from deltalake.transaction import (
+    AddAction,
+    create_table_with_add_actions as create_at_path,
+)
 
 from delkalakedb.catalog import Catalog, NamedTable, find_table
-from delkalakedb.deltalake.create import convert_parquet
+from delkalakedb.deltalake.create import convert_parquet, create_with_files
 from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.deltalake.table import DeltaTable, naming_schemes
-from delkalakedb.errors import TableNotFoundError
+from delkalakedb.errors import DeltaError, did_you_mean
+from delkalakedb.model.display import listed
 from delkalakedb.model.new_actions import check_custom_metadata
 from delkalakedb.settings import is_deltasql
-from delkalakedb.write import Operation, Staging, make_table, private_folder
+from delkalakedb.write import (
+    Operation,
+    Staging,
+    make_table,
+    private_folder,
+    suggesting,
+)
 from delkalakedb.write.engines.deltars import (
     IN_PRIVATE,
     DeltaRs,
     open_private,
     split_properties,
 )
+
+Data = (
+    ArrowStreamExportable
+    | ArrowArrayExportable
+    | Sequence[ArrowArrayExportable]
+    | Sequence[Mapping[str, Any]]
+    | Mapping[str, Sequence[Any]]
+)
+
+
+Mode = Literal["error", "append", "overwrite", "ignore"]
 
 
 @contextmanager
@@ -36,12 +60,46 @@ def read_back(made: Staging[None]) -> Iterator[RecordBatchReader]:
         yield open_private(folder, {0: actions}).scan()
 
 
+def arrow_data(data: Any) -> Any:
+    """Return data as deltalake takes it: rows and columns of Python become Arrow.
+
+    Args:
+        data: a list of rows as dictionaries, a dictionary of columns as lists, or
+            anything that gives Arrow data.
+    """
+    if isinstance(data, list | tuple) and data and isinstance(data[0], Mapping):
+        # All rows are looked at, because a row may lack columns that others have.
+        names = dict.fromkeys(name for row in data for name in row)
+        data = {name: [row.get(name) for row in data] for name in names}
+    if isinstance(data, Mapping):
+        try:
+            return pa.table(dict(data))
+        except (pa.ArrowException, TypeError) as error:
+            raise DeltaError(
+                f"the data isn't columns of equal length: {error}; give a dictionary "
+                "of lists, or a list of dictionaries"
+            ) from error
+    batches = data if isinstance(data, list | tuple) else [data]
+    if not batches or not all(map(_is_arrow, batches)):
+        kinds = {type(one).__name__ for one in batches} or {"an empty list"}
+        raise DeltaError(
+            f"data can't be {listed(sorted(kinds))}; give Arrow data such as a "
+            "DataFrame or a pyarrow Table, a list of dictionaries, or a dictionary of "
+            "lists"
+        )
+    return data
+
+
+def _is_arrow(data: object) -> bool:
+    return any(map(partial(hasattr, data), ("__arrow_c_stream__", "__arrow_c_array__")))
+
+
 def write_deltalake(
     table_or_uri: str | Path | deltalake.DeltaTable | tuple[Catalog, str],
-    data: ArrowStreamExportable | ArrowArrayExportable | Sequence[ArrowArrayExportable],
+    data: Data,
     *,
     partition_by: list[str] | str | None = None,
-    mode: Literal["error", "append", "overwrite", "ignore"] = "error",
+    mode: Mode = "error",
     name: str | None = None,
     description: str | None = None,
     configuration: Mapping[str, str | None] | None = None,
@@ -58,7 +116,8 @@ def write_deltalake(
     Args:
         table_or_uri: a `DeltaTable`, a `deltasql://` URI, a pair of a catalog and a
             name, or what deltalake takes.
-        data: anything that gives Arrow data; streams are written as they come.
+        data: anything that gives Arrow data, of which streams are written as they come;
+            a list of rows as dictionaries, or a dictionary of columns as lists.
         partition_by: the columns that a new table is partitioned by.
         mode: what to do where the table exists: fail, append, replace its rows, or
             nothing.
@@ -74,6 +133,20 @@ def write_deltalake(
         commit_properties: of the commit.
         post_commithook_properties: as deltalake takes them; in a catalog the mirror's
             settings decide when checkpoints are made.
+
+    Raises:
+        TableExistsError: The table exists, and the mode is `error`.
+        SchemaMismatchError: The data doesn't match the table's schema.
+        DeltaError: The mode is unknown, or the data can't be made columns.
+        CommitFailedError: Other commits conflict with the write even after retries.
+        UriError: The URI can't be parsed, or names no table.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=sales"
+        >>> more = pa.table({"id": [4], "city": ["Bern"], "amount": [40.0]})
+        >>> dk.write_deltalake(uri, more, mode="append")
+        >>> dk.DeltaTable(uri).count()
+        4
     """
     options: dict[str, Any] = {
         "partition_by": partition_by,
@@ -89,15 +162,21 @@ def write_deltalake(
         "commit_properties": commit_properties,
         "post_commithook_properties": post_commithook_properties,
     }
-    table = find_table(table_or_uri)
+    rows, table = arrow_data(data), find_table(table_or_uri)
+    if mode not in get_args(Mode):
+        known = ", ".join(get_args(Mode))
+        raise DeltaError(
+            f"there is no mode {mode!r}{did_you_mean(mode, get_args(Mode))}; the modes "
+            f"are {known}"
+        )
     if table is None:
         plain: Any = table_or_uri
         with naming_schemes():
-            deltalake.write_deltalake(plain, data, **options)
+            deltalake.write_deltalake(plain, rows, **options)
     elif (opened := _open(table, storage_options)) is None:
-        _first_write(table, data, options)
+        _first_write(table, rows, options)
     else:
-        deltalake.write_deltalake(opened, data, **options)
+        deltalake.write_deltalake(opened, rows, **options)
 
 
 def convert_to_deltalake(
@@ -130,6 +209,19 @@ def convert_to_deltalake(
         commit_properties: of the commit.
         post_commithook_properties: as deltalake takes them; in a catalog the mirror's
             settings decide when checkpoints are made.
+
+    Raises:
+        TableExistsError: The table exists, and the mode is `error`.
+        ValueError: `partition_by` is given without a `partition_strategy`.
+
+    Examples:
+        >>> import os, pyarrow.parquet as pq
+        >>> os.mkdir("orders")
+        >>> pq.write_table(pa.table({"id": [1, 2]}), "orders/part.parquet")
+        >>> uri = "deltasql://sqlite/meta.db?table=orders&location=orders"
+        >>> dk.convert_to_deltalake(uri)
+        >>> dk.DeltaTable(uri).count()
+        2
     """
     options: dict[str, Any] = {
         "partition_strategy": partition_strategy,
@@ -152,6 +244,68 @@ def convert_to_deltalake(
     convert_parquet(uri=str(uri), partition_schema=partition_by, **options)
 
 
+def create_table_with_add_actions(
+    table_uri: str,
+    schema: deltalake.Schema,
+    add_actions: list[AddAction],
+    mode: Literal["error", "append", "overwrite", "ignore"] = "error",
+    partition_by: list[str] | str | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+    storage_options: dict[str, str] | None = None,
+    *,
+    commit_properties: CommitProperties | None = None,
+    post_commithook_properties: PostCommitHookProperties | None = None,
+) -> None:
+    """Create a table of data files that are at its location already.
+
+    Args:
+        table_uri: the `deltasql://` URI of the new table, or what deltalake takes.
+        schema: the columns.
+        add_actions: the files, as deltalake's `AddAction`; no file is read.
+        mode: what to do where the table exists: fail (`error`, `append`), replace the
+            table's files, or nothing.
+        partition_by: the partition columns.
+        name: the name in the table's metadata.
+        description: the description of the table.
+        configuration: the properties of the table.
+        storage_options: of the table's object store.
+        commit_properties: of the commit.
+        post_commithook_properties: as deltalake takes them; in a catalog the mirror's
+            settings decide when checkpoints are made.
+
+    Raises:
+        DeltaError: The table exists, and the mode is `error` or `append`.
+        ProtocolError: A file isn't below the table's location.
+
+    Examples:
+        >>> from deltalake.transaction import AddAction
+        >>> sales = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+        >>> file = AddAction("part.parquet", 900, {}, 0, True, "{}")
+        >>> uri = "deltasql://sqlite/meta.db?table=orders"
+        >>> dk.create_table_with_add_actions(uri, sales.schema(), [file])
+        >>> dk.connect("deltasql://sqlite/meta.db").table("orders").num_files
+        1
+    """
+    ours = is_deltasql(table_uri)
+    create: Any = create_with_files if ours else create_at_path
+    columns = [partition_by] if isinstance(partition_by, str) else partition_by
+    create(
+        table_uri=table_uri,
+        schema=schema,
+        add_actions=add_actions,
+        mode=mode,
+        partition_by=columns or [],
+        name=name,
+        description=description,
+        configuration=configuration,
+        storage_options=storage_options,
+        commit_properties=commit_properties,
+        post_commithook_properties=post_commithook_properties,
+    )
+
+
 class _Handle(deltalake.DeltaTable):
     """A table of the catalog as deltalake's writer takes it."""
 
@@ -163,10 +317,9 @@ class _Handle(deltalake.DeltaTable):
 
 
 def _open(table: NamedTable, storage_options: dict[str, str] | None) -> _Handle | None:
-    try:
-        raw = SqlRawTable(table.catalog, table.name, None, storage_options)
-    except TableNotFoundError:
+    if (found := table.catalog.find(table.name)) is None:
         return None
+    raw = SqlRawTable(table.catalog, table.name, found, storage_options)
     return _Handle(raw, storage_options)
 
 
@@ -191,6 +344,8 @@ def _first_write(table: NamedTable, data: Any, options: dict[str, Any]) -> None:
 
     operation = Operation("write", DeltaRs(write, properties=ours))
     place, storage_options = table.uri.location, options["storage_options"]
-    make_table(
-        table.catalog, table.name, place, operation, storage_options, write_again
-    )
+    columns: Any = getattr(data, "column_names", None) or getattr(data, "columns", ())
+    with suggesting(lambda: columns):
+        make_table(
+            table.catalog, table.name, place, operation, storage_options, write_again
+        )

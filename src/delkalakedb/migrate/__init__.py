@@ -17,7 +17,7 @@ else:
             "copier": "Copied copy_catalog",
             "departure": "Detached Dropped detach drop_table list_objects",
             "follower": "Synced cut_over follow sync",
-            "importer": "ImportProgress Imported Tell import_table",
+            "importer": "ImportProgress Imported import_table",
             "trees": ("Outcome Place find_places import_place name_of preview"),
         },
     )

@@ -9,7 +9,7 @@ read-only, or forgets it.
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -33,15 +33,32 @@ from delkalakedb.catalog.load import (
 )
 from delkalakedb.catalog.read import Head
 from delkalakedb.errors import CatalogError, MirrorError, ReadOnlyError
+from delkalakedb.progress import Progress, ProgressOption, report, reporting
 from delkalakedb.settings import Uri
 
-_Tell = Callable[[str, int, int], None]
 State = Literal["copied", "already there", "would copy"]
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A table that another catalog has now, and the number of rows copied to it."""
+    """A table that another catalog has now, and the number of rows copied to it.
+
+    Args:
+        table: the table's name.
+        location: where the table's files are.
+        state: `copied`, `already there`, or `would copy`.
+        version: the newest version.
+        versions: how many versions the catalog has.
+        num_files: the number of live files.
+        rows: how many rows of the catalog's SQL tables were copied.
+        seconds: how long the copy took.
+
+    Examples:
+        >>> source, target = "deltasql://sqlite/meta.db", "deltasql://sqlite/new.db"
+        >>> (copied,) = dk.copy_catalog(source, target)
+        >>> copied.table, copied.state, copied.versions
+        ('sales', 'copied', 2)
+    """
 
     table: str
     location: str
@@ -53,7 +70,17 @@ class Copied:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field.
+
+        Examples:
+            >>> source, target = "deltasql://sqlite/meta.db", "deltasql://sqlite/new.db"
+            >>> (copied,) = dk.copy_catalog(source, target, dry_run=True)
+            >>> copied.to_dict()["state"]
+            'would copy'
+        """
         return asdict(self)
 
 
@@ -64,7 +91,7 @@ def copy_catalog(
     *,
     move: bool = False,
     dry_run: bool = False,
-    progress: _Tell | None = None,
+    progress: ProgressOption = None,
 ) -> list[Copied]:
     """Hand tables over to another catalog, with all of their history.
 
@@ -78,29 +105,41 @@ def copy_catalog(
         move: make the source forget the tables in the end, instead of keeping them
             read-only.
         dry_run: only report what would be copied.
-        progress: called with a table's name, the number of its rows that are copied,
-            and of all its rows.
+        progress: called with a `Progress` whose unit is the rows of a table in the
+            catalog; True draws a bar.
+
+    Returns:
+        What was done for each table.
+
+    Raises:
+        ReadOnlyError: A table is followed, or was moved to another catalog.
+        MirrorError: The target has another table at a location, or another process
+            holds a table.
+        CatalogError: Both are one catalog, or the copied rows differ.
+
+    Examples:
+        >>> source, target = "deltasql://sqlite/meta.db", "deltasql://sqlite/new.db"
+        >>> [copied.state for copied in dk.copy_catalog(source, target)]
+        ['copied']
+        >>> dk.connect(target)["sales"].count()
+        3
     """
-    with connect(source) as ours:
+    with connect(source) as ours, reporting(progress):
         names = tables or [table.name for table in ours.tables()]
         if dry_run:
             return [_preview(ours, name) for name in names]
         with connect(target) as theirs:
-            return [
-                _copy(ours, theirs, name, move=move, tell=progress) for name in names
-            ]
+            return [_copy(ours, theirs, name, move=move) for name in names]
 
 
 def _preview(source: Catalog, name: str) -> Copied:
     head = source.log(name).head()
-    rows = sum(count_rows(source.backend, part, head.table_id) for part in PARTS)
+    rows = sum(count_rows(source._backend, part, head.table_id) for part in PARTS)
     return _copied(head, "would copy", rows, time.monotonic())
 
 
-def _copy(
-    source: Catalog, target: Catalog, name: str, *, move: bool, tell: _Tell | None
-) -> Copied:
-    if source.backend is target.backend:
+def _copy(source: Catalog, target: Catalog, name: str, *, move: bool) -> Copied:
+    if source._backend is target._backend:
         raise CatalogError(f"{source.uri}: a catalog can't be copied to itself")
     started = time.monotonic()
     head = source.log(name).head()
@@ -118,20 +157,18 @@ def _copy(
             f"{name} isn't copied: it was {moved}, which has no such table"
         )
     else:
-        rows = _hand_over(source, target, head, moving, tell)
+        rows = _hand_over(source, target, head, moving)
     _end_hold(source, head, moved, move=move)
     return _copied(head, state, rows, started)
 
 
-def _hand_over(
-    source: Catalog, target: Catalog, head: Head, moving: str, tell: _Tell | None
-) -> int:
+def _hand_over(source: Catalog, target: Catalog, head: Head, moving: str) -> int:
     with _held(source, target, head, moving) as head:
-        mirror = Outbox(source.backend).load(head.name)
+        mirror = Outbox(source._backend).load(head.name)
         staged = StagedTable(target, head.name, head.location, _key(source, head))
-        rows = _stage(source, target, head, staged, tell)
-        ours = (source.backend, head.table_id)
-        if differs := find_difference(ours, (target.backend, staged.table_id)):
+        rows = _stage(source, target, head, staged)
+        ours = (source._backend, head.table_id)
+        if differs := find_difference(ours, (target._backend, staged.table_id)):
             staged.drop()
             raise CatalogError(
                 f"{head.name} isn't copied: {differs} differs in {target.uri}"
@@ -157,26 +194,20 @@ def _held(source: Catalog, target: Catalog, head: Head, moving: str) -> Iterator
         raise
 
 
-def _stage(
-    source: Catalog,
-    target: Catalog,
-    head: Head,
-    staged: StagedTable,
-    tell: _Tell | None,
-) -> int:
+def _stage(source: Catalog, target: Catalog, head: Head, staged: StagedTable) -> int:
     numbered = renumbered(head, staged.table_id)
-    counts = [count_rows(source.backend, part, head.table_id) for part in PARTS]
+    counts = [count_rows(source._backend, part, head.table_id) for part in PARTS]
     total, done = sum(counts), 0
     for part in PARTS:
-        before = count_rows(target.backend, part, staged.table_id)
+        before = count_rows(target._backend, part, staged.table_id)
         done += before
-        ours = (source.backend, part, head.table_id)
+        ours = (source._backend, part, head.table_id)
         for rows in read_rows(*ours, before, staged.table_id):
             with staged.writing() as session:
                 staged.write(session, numbered, inserts(part, rows))
             done += rows.num_rows
-            if tell is not None:
-                tell(head.name, done, total)
+            what = f"copy {head.name}"
+            report(Progress(what=what, done=done, total=total, unit="rows"))
     return total
 
 

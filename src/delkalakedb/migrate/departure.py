@@ -7,7 +7,7 @@ Drop publishes every version, too, unless the files are deleted as well. Then th
 deleted first, so that a concurrent reader finds no table rather than a part of one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -38,18 +38,35 @@ from delkalakedb.mirror.publisher import (
 from delkalakedb.mirror.verify import Report, verify_table
 from delkalakedb.model.paths import LOG
 from delkalakedb.model.rules.protocol import is_fenced
-from delkalakedb.storage import ObjectMeta, Store, open_store, real_location
+from delkalakedb.progress import ProgressOption, reporting
+from delkalakedb.storage import (
+    ObjectMeta,
+    Store,
+    delete_counted,
+    open_store,
+    real_location,
+)
 
 # Attempts to forget a table at the version that was verified.
 _ATTEMPTS = 10
-# Files deleted by one call of the store.
-_AT_ONCE = 1000
 _Options = Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """A table that the catalog has forgotten, and the report on its log."""
+    """A table that the catalog has forgotten, and the report on its log.
+
+    Args:
+        table: the table's name.
+        location: where the table's files are.
+        version: the table's newest version.
+        report: the comparison of the log with the catalog before it forgot the table.
+
+    Examples:
+        >>> detached = dk.detach("deltasql://sqlite/meta.db?table=sales", dry_run=True)
+        >>> detached.table, detached.version, detached.report.ok
+        ('sales', 1, True)
+    """
 
     table: str
     location: str
@@ -57,7 +74,16 @@ class Detached:
     report: Report
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field.
+
+        Examples:
+            >>> uri = "deltasql://sqlite/meta.db?table=sales"
+            >>> dk.detach(uri, dry_run=True).to_dict()["report"]["ok"]
+            True
+        """
         values: dict[str, Any] = msgspec.to_builtins(self)
         return {**values, "report": self.report.to_dict()}
 
@@ -81,6 +107,20 @@ def detach(
         deep: verify every version and the data files, not only the latest state.
         storage_options: of the table's object store, as deltalake takes them.
         dry_run: only verify.
+
+    Returns:
+        The table's location and newest version, and the report on its log.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        MirrorError: The log and the catalog differ, or other writers commit without a
+            pause.
+        StorageError: The object store can't be reached.
+
+    Examples:
+        >>> detached = dk.detach("deltasql://sqlite/meta.db?table=sales")
+        >>> dk.DeltaTable(detached.location).count()
+        3
     """
     with using_table(uri, table) as (catalog, name):
         head = catalog.log(name).head()
@@ -110,7 +150,7 @@ def detach(
 
 def _forgotten(catalog: Catalog, head: Head) -> Detached:
     """Forget a held table at once, because its log belongs to other writers."""
-    published, ratified, _ = catalog.mirror_state(head.name)
+    published, ratified, _ = catalog._mirror_state(head.name)
     forget_table(catalog, head.name, head.version, what="detach", published=False)
     report = Report(head.name, ratified, published, versions_checked=0)
     return Detached(head.name, head.location, head.version, report)
@@ -124,11 +164,11 @@ def _verified(catalog: Catalog, name: str, store: Store, deep: bool) -> Report:
 
 
 def _complete_log(catalog: Catalog, name: str, store: Store, version: int) -> None:
-    mirror = Outbox(catalog.backend).load(name)
+    mirror = Outbox(catalog._backend).load(name)
     if mirror.checkpoint_version < version:
         checkpoint = write_checkpoint(catalog, name, version, store, now_ms())
         write_last_checkpoint(store, checkpoint)
-        Outbox(catalog.backend).mark_checkpoint(mirror, version)
+        Outbox(catalog._backend).mark_checkpoint(mirror, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +182,12 @@ class Dropped:
         unpublished_versions: how many versions aren't in the log.
         deleted_files: how many files were deleted.
         deleted_bytes: the size of the deleted files.
+
+    Examples:
+        >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+        >>> dropped = catalog.drop_table("sales", with_data=True)
+        >>> dropped.version, dropped.deleted_files > 2
+        (1, True)
     """
 
     table: str
@@ -152,7 +198,16 @@ class Dropped:
     deleted_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> catalog.drop_table("sales").to_dict()["unpublished_versions"]
+            0
+        """
         return asdict(self)
 
 
@@ -163,7 +218,7 @@ def drop_table(
     with_data: bool = False,
     force: bool = False,
     storage_options: _Options = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: ProgressOption = None,
 ) -> Dropped:
     """Forget a table, and delete its files if `with_data` is set.
 
@@ -174,7 +229,21 @@ def drop_table(
             deleted, and their targets stay.
         force: forget the table even if some of its versions can't be published.
         storage_options: of the table's object store.
-        progress: called with the number of files deleted so far, and of all files.
+        progress: called with a `Progress` of the files deleted; True draws a bar.
+
+    Returns:
+        The version that the table had, and the number and size of deleted files.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        MirrorError: Some versions can't be published, and `force` isn't set.
+        DeltaError: With `with_data`, another table lies below the table's location.
+
+    Examples:
+        >>> from delkalakedb.migrate import drop_table
+        >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+        >>> drop_table(catalog, "sales").version
+        1
     """
     if not with_data:
         return _forget(catalog, name, storage_options, complete=True, force=force)
@@ -182,7 +251,10 @@ def drop_table(
     dropped = _forget(catalog, name, storage_options, complete=False, force=force)
     # Listed again, because writers may have added files since.
     found = _listed(dropped.location, storage_options)
-    _delete(open_store(dropped.location, storage_options), found, progress)
+    store = open_store(dropped.location, storage_options)
+    with reporting(progress):
+        delete_counted(store, [file.path for file in found], f"drop {name}")
+    store.delete_remains()
     size_bytes = sum(file.size_bytes for file in found)
     return replace(dropped, deleted_files=len(found), deleted_bytes=size_bytes)
 
@@ -241,7 +313,9 @@ def _forget(
         # The log of a held table belongs to other writers.
         if complete and published < ratified and mirror.hold is None:
             with _complaining(name, force):
-                rest = load_commits(catalog.backend, name, published, ratified, session)
+                rest = load_commits(
+                    catalog._backend, name, published, ratified, session
+                )
                 for commit in rest:
                     put_commit(stores(mirror), name, commit)
                     published = commit.head.version
@@ -252,7 +326,7 @@ def _forget(
 
 def _publish(catalog: Catalog, name: str, stores: Stores) -> None:
     wait_s = catalog.settings.mirror.wait
-    upto = Outbox(catalog.backend).load(name).ratified_version
+    upto = Outbox(catalog._backend).load(name).ratified_version
     done = publish_table(catalog, name, stores, upto, wait_s=wait_s, early=True)
     if done.version < upto and done.mirror.hold is None:
         owner = done.mirror.lease_owner or "another process"
@@ -271,13 +345,3 @@ def _complaining(name: str, force: bool) -> Iterator[None]:
                 f"completed: {error}. If you drop it by force (--force, or "
                 "force=True), versions that aren't in the log are lost"
             ) from error
-
-
-def _delete(
-    store: Store, files: Sequence[ObjectMeta], progress: Callable[[int, int], None]
-) -> None:
-    for start in range(0, len(files), _AT_ONCE):
-        part = files[start : start + _AT_ONCE]
-        store.delete_own(file.path for file in part)
-        progress(start + len(part), len(files))
-    store.delete_remains()

@@ -6,15 +6,19 @@ nothing to its log. After the cut-over the catalog decides, as for any table of 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from os import PathLike
 from typing import Any
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, using_table
 from delkalakedb.catalog.load import find_table_at, set_hold
 from delkalakedb.catalog.read import FOLLOWING, Head
 from delkalakedb.errors import DeltaError, MirrorError
-from delkalakedb.migrate.importer import Imported, Tell, import_table, store_at
+from delkalakedb.migrate.importer import Imported, import_table, store_at
 from delkalakedb.mirror import adopt
 from delkalakedb.mirror.verify import verify_table
+from delkalakedb.model.times import from_ms
+from delkalakedb.progress import ProgressOption, reporting
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import list_log
 
@@ -36,6 +40,15 @@ class Synced:
         versions_behind: how many versions of the log aren't in the catalog yet.
         num_files: the number of live files.
         timestamp_ms: when the newest version was made, in milliseconds since 1970.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> followed = dk.follow("events", uri)
+        >>> synced = dk.sync(uri)
+        >>> synced.version, synced.versions, synced.versions_behind
+        (0, 0, 0)
     """
 
     table: str
@@ -47,20 +60,37 @@ class Synced:
     num_files: int
     timestamp_ms: int
 
+    @property
+    def timestamp(self) -> datetime:
+        """The time of the newest version, in UTC."""
+        return from_ms(self.timestamp_ms)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field.
+
+        Examples:
+            >>> import deltalake
+            >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+            >>> uri = "deltasql://sqlite/meta.db?table=events"
+            >>> followed = dk.follow("events", uri)
+            >>> dk.sync(uri).to_dict()["num_files"]
+            1
+        """
         return asdict(self)
 
 
 def follow(
-    location: str | Store,
+    location: str | PathLike[str] | Store,
     uri: CatalogOrUri,
     *,
     table: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     history: bool = True,
     outside_files: bool = False,
-    progress: Tell | None = None,
+    progress: ProgressOption = None,
 ) -> Imported:
     """Import a table that other writers still write; the catalog can only read it.
 
@@ -71,9 +101,26 @@ def follow(
         storage_options: of the table's object store, as deltalake takes them.
         history: import all versions of the log; otherwise those from the newest
             checkpoint on.
-        outside_files: accept a shallow clone, whose log names files of another
-            location by absolute paths; such files are read, never deleted.
-        progress: called after each part that is in the catalog.
+        outside_files: accept a shallow clone, whose log names files of another location
+            by absolute paths; such files are read, never deleted.
+        progress: called with a `Progress` as in `import_table`; True draws a bar.
+
+    Returns:
+        The versions brought in, and the comparison of the catalog with the log.
+
+    Raises:
+        TableNotFoundError: There is no Delta table at the location.
+        TableExistsError: Another table has the name or the location.
+        DeltaError: The table at the location is this catalog's own already.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> dk.follow("events", uri).version
+        0
+        >>> dk.DeltaTable(uri).count()
+        1
     """
     store = store_at(location, storage_options)
     with using_table(uri, table) as (catalog, name):
@@ -96,6 +143,7 @@ def sync(
     table: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     outside_files: bool = False,
+    progress: ProgressOption = None,
 ) -> Synced:
     """Import the commits that other writers made to a followed table.
 
@@ -105,8 +153,26 @@ def sync(
         storage_options: of the table's object store, as deltalake takes them.
         outside_files: accept commits of a shallow clone, which name files of another
             location by absolute paths; such files are read, never deleted.
+        progress: called with a `Progress` after each version that is in the catalog;
+            True draws a bar.
+
+    Returns:
+        The newest version, and how many versions were taken in.
+
+    Raises:
+        DeltaError: The table isn't followed.
+        MirrorError: The log has lost a version that the catalog hasn't taken in.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> followed = dk.follow("events", uri)
+        >>> deltalake.write_deltalake("events", pa.table({"id": [2]}), mode="append")
+        >>> dk.sync(uri).version
+        1
     """
-    with using_table(uri, table) as (catalog, name):
+    with using_table(uri, table) as (catalog, name), reporting(progress):
         head = _followed(catalog, name)
         store = open_store(head.location, storage_options)
         return _caught_up(catalog, name, store, outside_files)
@@ -119,6 +185,7 @@ def cut_over(
     deep: bool = False,
     storage_options: Mapping[str, str] | None = None,
     outside_files: bool = False,
+    progress: ProgressOption = None,
 ) -> Synced:
     """End the following of a table: from now on commits go through the catalog.
 
@@ -133,8 +200,27 @@ def cut_over(
         storage_options: of the table's object store, as deltalake takes them.
         outside_files: accept commits of a shallow clone, which name files of another
             location by absolute paths; such files are read, never deleted.
+        progress: called with a `Progress` after each version that is in the catalog,
+            and while the table is verified; True draws a bar.
+
+    Returns:
+        The newest version, and how many versions were taken in.
+
+    Raises:
+        DeltaError: The table isn't followed.
+        ReadOnlyFeatureError: The table has a feature that this package can't write.
+        MirrorError: The log and the catalog differ, or other writers commit without a
+            pause.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> followed = dk.follow("events", uri)
+        >>> print(dk.cut_over(uri).hold)
+        None
     """
-    with using_table(uri, table) as (catalog, name):
+    with using_table(uri, table) as (catalog, name), reporting(progress):
         head = _followed(catalog, name)
         # After the cut-over a table that isn't writable here would have no writer.
         head.check_writable()

@@ -5,8 +5,10 @@ catalog, together with versions that other writers add meanwhile. Then it shows 
 table in one transaction, and adopts the versions written in between.
 """
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from delkalakedb.model.log import Replay
 from delkalakedb.model.paths import STAGED, STAGED_COMMITS
 from delkalakedb.model.rules.features import MANAGED
 from delkalakedb.model.rules.protocol import supported_features
+from delkalakedb.progress import Progress, ProgressOption, report, reporting
 from delkalakedb.storage import Store, open_store
 from delkalakedb.storage.log import LogFiles, Reading, list_log, list_newer
 
@@ -32,9 +35,29 @@ _SHOWN = 10
 _HERE = Reading()
 
 
-@dataclass(frozen=True, slots=True)
-class ImportProgress:
-    """The version and the number of files that are in the catalog so far."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportProgress(Progress):
+    """The version and the number of files that are in the catalog so far.
+
+    The unit is `files` while a checkpoint is loaded, and then `versions`.
+
+    Args:
+        what: what is being done.
+        done: how many units are done.
+        total: how many units there are; None if the number isn't known.
+        unit: what is counted.
+        version: the newest version in the catalog.
+        latest_version: the newest version in the log.
+        num_files: the number of files in the catalog.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri, parts = "deltasql://sqlite/meta.db?table=events", []
+        >>> imported = dk.import_table("events", uri, progress=parts.append)
+        >>> [part.num_files for part in parts if isinstance(part, dk.ImportProgress)]
+        [1]
+    """
 
     version: int
     latest_version: int
@@ -45,10 +68,26 @@ class ImportProgress:
 class Imported:
     """The result of an import.
 
-    `versions` is the number of versions brought in, `adopted` the number of those that
-    were brought in after the table was shown; 0 for both means that there was nothing
-    to do. `newer` holds versions that were written since, which another import brings
-    in.
+    If `versions` and `adopted` are 0, there was nothing to do.
+
+    Args:
+        table: the table's name.
+        location: where the table's files are.
+        first_version: the oldest version in the catalog.
+        version: the newest version in the catalog.
+        num_files: the number of live files.
+        versions: how many versions this import brought in.
+        adopted: how many of these versions were brought in after the table was shown.
+        newer: versions that were written since, which another import brings in.
+        report: the comparison of the catalog with the log.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> imported = dk.import_table("events", uri)
+        >>> imported.ok, imported.versions, imported.newer
+        (True, 1, ())
     """
 
     table: str
@@ -67,16 +106,24 @@ class Imported:
         return self.report.ok
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field.
+
+        Examples:
+            >>> import deltalake
+            >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+            >>> uri = "deltasql://sqlite/meta.db?table=events"
+            >>> dk.import_table("events", uri).to_dict()["ok"]
+            True
+        """
         values: dict[str, Any] = msgspec.to_builtins(self)
         return {**values, "report": self.report.to_dict(), "ok": self.ok}
 
 
-Tell = Callable[[ImportProgress], None]
-
-
 def import_table(
-    location: str | Store,
+    location: str | PathLike[str] | Store,
     uri: CatalogOrUri,
     *,
     table: str | None = None,
@@ -84,7 +131,7 @@ def import_table(
     history: bool = True,
     deep: bool = False,
     outside_files: bool = False,
-    progress: Tell | None = None,
+    progress: ProgressOption = None,
     hold: str | None = None,
     reading: Reading = _HERE,
 ) -> Imported:
@@ -100,14 +147,34 @@ def import_table(
         history: import all versions of the log; otherwise those from the newest
             checkpoint on.
         deep: verify every version and the data files, not only the latest state.
-        outside_files: accept a shallow clone, whose log names files of another
-            location by absolute paths; such files are read, never deleted.
-        progress: called after each part that is in the catalog.
+        outside_files: accept a shallow clone, whose log names files of another location
+            by absolute paths; such files are read, never deleted.
+        progress: called with an `ImportProgress` after each part that is in the
+            catalog, and with a `Progress` while the table is verified; True draws a
+            bar.
         hold: why a new table is read-only in the catalog; None if it isn't.
         reading: what reads the log.
+
+    Returns:
+        The versions brought in, and the comparison of the catalog with the log.
+
+    Raises:
+        TableNotFoundError: There is no Delta table at the location.
+        TableExistsError: Another table has the name or the location.
+        ProtocolError: The table needs a feature that this package doesn't know.
+        CodecError: An entry of the log can't be parsed.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> dk.import_table("events", uri).ok
+        True
+        >>> dk.DeltaTable(uri).count()
+        1
     """
     store = store_at(location, storage_options)
-    with using_table(uri, table) as (catalog, name):
+    with using_table(uri, table) as (catalog, name), reporting(progress):
         found = find_table_at(catalog, store.url)
         if found != name:
             check_name(name)
@@ -117,7 +184,7 @@ def import_table(
             )
         versions, replay = 0, None
         if found is None:
-            given = (history, outside_files, progress, hold, reading)
+            given = (history, outside_files, hold, reading)
             versions, replay = _stage(catalog, name, store, *given)
         taken = adopt(catalog, table=name, store=store, outside_files=outside_files)
         report = verify_table(
@@ -132,11 +199,13 @@ def import_table(
         return _imported(catalog, report, versions, len(taken))
 
 
-def store_at(location: str | Store, storage_options: Mapping[str, str] | None) -> Store:
+def store_at(
+    location: str | PathLike[str] | Store, storage_options: Mapping[str, str] | None
+) -> Store:
     """Return the store at a location, which may be given as an open store."""
     if isinstance(location, Store):
         return location
-    return open_store(location, storage_options)
+    return open_store(os.fspath(location), storage_options)
 
 
 def _stage(
@@ -145,7 +214,6 @@ def _stage(
     store: Store,
     history: bool,
     outside_files: bool,
-    progress: Tell | None,
     hold: str | None,
     reading: Reading,
 ) -> tuple[int, Replay | None]:
@@ -160,8 +228,7 @@ def _stage(
     staged = StagedTable(catalog, name, store.url, key)
 
     def tell(head: Head) -> None:
-        if progress is not None:
-            progress(ImportProgress(head.version, log.latest, head.num_files))
+        report(_progress(head, source.first, log.latest))
 
     loader = Loader(catalog, staged, store, tell, reading, outside_files=outside_files)
     try:
@@ -178,6 +245,20 @@ def _stage(
     version = staged.head.version
     staged.show(max((v for v in log.checkpoints if v <= version), default=-1), hold)
     return version - source.first + 1, loader.replay
+
+
+def _progress(head: Head, first: int, latest: int) -> ImportProgress:
+    # Until the first version's own commit, the files of its checkpoint are loaded.
+    based = head.version < first
+    return ImportProgress(
+        what=f"import {head.name}",
+        done=head.num_files if based else head.version - first + 1,
+        total=None if based else latest - first + 1,
+        unit="files" if based else "versions",
+        version=head.version,
+        latest_version=latest,
+        num_files=head.num_files,
+    )
 
 
 def _check_whole(store: Store, head: Head, log: LogFiles) -> None:

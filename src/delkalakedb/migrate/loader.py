@@ -116,7 +116,7 @@ class Loader:
         self._tell = tell
         self._reading = reading
         self._outside_files = outside_files
-        self._actor = Actor(catalog.backend.db_user(), None, None, CLIENT)
+        self._actor = Actor(catalog._backend.db_user(), None, None, CLIENT)
         self._limit = catalog.settings.stats.indexed_columns
         # The replay of all commits, if the log has no checkpoint and is read from the
         # start.

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
@@ -10,11 +10,12 @@ from urllib.parse import quote, unquote, urlsplit
 from delkalakedb.catalog import Catalog
 from delkalakedb.catalog.load import find_table_at
 from delkalakedb.errors import CatalogError, DeltalakeDBError, ProtocolError
-from delkalakedb.migrate.importer import ImportProgress, import_table
+from delkalakedb.migrate.importer import import_table
 from delkalakedb.migrate.loader import choose_range
 from delkalakedb.model.actions import Metadata, Protocol
 from delkalakedb.model.paths import LOG
 from delkalakedb.model.rules.protocol import check_adoptable, check_writable
+from delkalakedb.progress import ProgressOption
 from delkalakedb.settings import redact
 from delkalakedb.storage import Store, canonical_location, open_store
 from delkalakedb.storage.log import FileTxnLogReader, list_log
@@ -128,7 +129,7 @@ def import_place(
     history: bool = True,
     deep: bool = False,
     outside_files: bool = False,
-    progress: Callable[[ImportProgress], None] | None = None,
+    progress: ProgressOption = None,
 ) -> Outcome:
     """Import a table; return a refusal as an outcome, too."""
     started = time.monotonic()

@@ -16,7 +16,7 @@ _Options = Mapping[str, str] | None
 def fence(
     uri: CatalogOrUri, *, table: str | None = None, storage_options: _Options = None
 ) -> int:
-    """Shut out writers that bypass the catalog; return the newest published version.
+    """Shut out writers that bypass the catalog.
 
     Ratified versions are published first, so that a foreign commit is found while it
     can still be adopted.
@@ -25,13 +25,27 @@ def fence(
         uri: the URI of a table, or a catalog.
         table: the table's name, if the URI has none.
         storage_options: of the table's object store, as deltalake takes them.
+
+    Returns:
+        The newest published version.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        DivergedError: The log has a commit that the catalog didn't ratify.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=sales"
+        >>> dk.mirror.fence(uri)
+        2
+        >>> "catalogManaged" in dk.DeltaTable(uri).protocol().writer_features
+        True
     """
     with using_table(uri, table) as (catalog, name):
         publish(catalog, name, storage_options)
         if not is_fenced(catalog.log(name).state().protocol):
             committed = _change(catalog, name, fenced, "UPGRADE PROTOCOL")
             deliver(catalog, [committed], storage_options, mode="inline")
-        return catalog.mirror_state(name)[0]
+        return catalog._mirror_state(name)[0]
 
 
 def unfence(catalog: Catalog, name: str, storage_options: _Options = None) -> int:

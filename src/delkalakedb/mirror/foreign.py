@@ -19,6 +19,7 @@ from delkalakedb.catalog.load import Entry, adopt_entry, hold_mirror
 from delkalakedb.errors import CodecError, MirrorError
 from delkalakedb.model.actions import CommitInfo, decode_commit, sha256_of
 from delkalakedb.model.paths import LAST_CHECKPOINT, LOG, VERSION, commit_path
+from delkalakedb.progress import Progress, ProgressOption, report, reporting
 from delkalakedb.storage import ObjectMeta, ObjectNotFoundError, Store, open_store
 from delkalakedb.telemetry import log_event
 
@@ -54,7 +55,7 @@ def find_foreign(
 
     Costs one listing, and one read for each entry above that version.
     """
-    published, *_ = catalog.mirror_state(name)
+    published, *_ = catalog._mirror_state(name)
     found = _read_following(catalog, name, store, published)
     return tuple(_foreign(entry) for entry in found if not entry.ours)
 
@@ -67,6 +68,7 @@ def adopt(
     storage_options: Mapping[str, str] | None = None,
     store: Store | None = None,
     outside_files: bool = False,
+    progress: ProgressOption = None,
 ) -> tuple[int, ...] | tuple[str, ...]:
     """Adopt a table's foreign commits, or discard them.
 
@@ -81,11 +83,26 @@ def adopt(
         store: the store at the table's location, if it is open already.
         outside_files: also adopt commits of a shallow clone, which name files of
             another location by absolute paths; such files are read, never deleted.
+        progress: called with a `Progress` after each adopted version; True draws a bar.
 
     Returns:
         The adopted versions, or the paths of the copies.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        ProtocolError: A foreign commit needs a feature that this package doesn't know.
+        MirrorError: A foreign commit can't be adopted, or another process is
+            publishing.
+
+    Examples:
+        >>> import deltalake
+        >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+        >>> more = pa.table({"id": [4], "city": ["Bern"], "amount": [40.0]})
+        >>> deltalake.write_deltalake(table.table_uri, more, mode="append")
+        >>> dk.mirror.adopt(table.catalog_uri)
+        (2,)
     """
-    with using_table(uri, table) as (catalog, name):
+    with using_table(uri, table) as (catalog, name), reporting(progress):
         store = store or open_store(catalog.table(name).location, storage_options)
         if discard:
             return _discard(catalog, name, store)
@@ -108,8 +125,14 @@ def _adopt(
             adopt_entry(catalog, lease, decoded, outside_files=outside_files)
             adopted.append(entry.version)
             _tell(name, entry.version, "adopted", logging.INFO)
+            report(_progress(name, len(adopted)))
         _settle(catalog, name)
     return tuple(adopted)
+
+
+def _progress(name: str, adopted: int) -> Progress:
+    what = f"adopt commits of {name}"
+    return Progress(what=what, done=adopted, total=None, unit="versions")
 
 
 def _discard(catalog: Catalog, name: str, store: Store) -> tuple[str, ...]:
@@ -181,7 +204,7 @@ def _read(
     ids: dict[int, str] = {}
     if commits:
         params = {"name": name, "after": published}
-        with catalog.backend.reading() as session:
+        with catalog._backend.reading() as session:
             ids = dict(session.rows(_CommitId, "load_transaction_ids", params))
     for version, meta in commits:
         data = store.get(meta.path)
@@ -267,7 +290,7 @@ def _delete(store: Store, path: str, copy: str) -> None:
 
 def _mark_ours(catalog: Catalog, lease: Lease, entry: _Found) -> None:
     hashes = {entry.version: sha256_of(entry.data)}
-    if not Outbox(catalog.backend).mark_published(lease, hashes, release=False):
+    if not Outbox(catalog._backend).mark_published(lease, hashes, release=False):
         raise MirrorError(f"{lease.mirror.name}: the lease was lost; try again")
 
 
@@ -275,13 +298,13 @@ def _renewed(catalog: Catalog, lease: Lease) -> Lease:
     """Return the lease, renewed unless it is fresh."""
     if lease.fresh:
         return lease
-    if (renewed := Outbox(catalog.backend).renew(lease)) is None:
+    if (renewed := Outbox(catalog._backend).renew(lease)) is None:
         raise MirrorError(f"{lease.mirror.name}: the lease was lost; try again")
     return renewed
 
 
 def _settle(catalog: Catalog, name: str) -> None:
-    with catalog.backend.writing() as session:
+    with catalog._backend.writing() as session:
         session.apply([Run("settle_mirror", {"name": name})])
 
 

@@ -1,10 +1,12 @@
-"""Sizes, times and long texts as people read them."""
+"""Sizes, times, long texts and syntax errors as people read them."""
 
 import unicodedata
 from collections.abc import Sequence
 from textwrap import wrap
+from typing import Any
 
 from delkalakedb.model.times import from_ms
+from delkalakedb.settings import uncoloured
 
 _UNITS = ("KB", "MB", "GB", "TB", "PB", "EB")
 # seconds in a unit, and the unit's name
@@ -111,3 +113,24 @@ def wrapped(text: str, width: int, *, cut: bool = True) -> list[str]:
     """
     lines = wrap(text, width, break_long_words=False, break_on_hyphens=False)
     return [cut_middle(line, width) if cut else line for line in lines] or [""]
+
+
+def syntax_problem(error: Any, before: int = 0) -> str:
+    """Return what an error of sqlglot says, without the names of its classes.
+
+    Args:
+        error: the error.
+        before: characters that were put before the user's text.
+    """
+    if not (found := getattr(error, "errors", None)):
+        return uncoloured(str(error)).splitlines()[0]
+    problem, near = found[0]["description"], found[0]["highlight"]
+    what = "unexpected text"
+    if problem.startswith("Expecting "):
+        what = problem.replace("Expecting", "expected", 1)
+    elif problem.startswith("Required keyword"):
+        what = "an operand is missing"
+    # sqlglot counts to the end of a token.
+    line, column = found[0]["line"], found[0]["col"] - len(near) + 1
+    where = f"line {line}, column {column}" if line > 1 else f"column {column - before}"
+    return f"{what} at {near!r}, {where}"

@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
 from delkalakedb.errors import CodecError
+from delkalakedb.model.display import format_minute
+from delkalakedb.model.markup import Listing
 from delkalakedb.model.times import from_ms
 
 if TYPE_CHECKING:
     from delkalakedb.model.schema.schema import Schema
 
 Strings = dict[str, str | None]
+_T = TypeVar("_T")
 
 
 class _Record:
@@ -22,7 +25,16 @@ class _Record:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as a dictionary of JSON values."""
+        """Return the record as a dictionary of JSON values.
+
+        Returns:
+            The fields by name; tuples are lists.
+
+        Examples:
+            >>> table = dk.connect("deltasql://sqlite/meta.db").table("sales")
+            >>> table.to_dict()["version"]
+            1
+        """
         values: dict[str, Any] = msgspec.to_builtins(self)
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -31,7 +43,22 @@ class _Record:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the record of a dictionary; raise `CodecError` for an unknown key."""
+        """Return the record of a dictionary that `to_dict` returned.
+
+        Args:
+            values: the fields by name; a field with a default may be missing.
+
+        Returns:
+            The record.
+
+        Raises:
+            CodecError: A key is unknown, or a value has another type than its field.
+
+        Examples:
+            >>> table = dk.connect("deltasql://sqlite/meta.db").table("sales")
+            >>> dk.Table.from_dict(table.to_dict()) == table
+            True
+        """
         known = {item.name for item in fields(cls)}  # type: ignore[arg-type]
         if unknown := sorted(values.keys() - known):
             raise CodecError(f"not a {cls.__name__}: unknown key {', '.join(unknown)}")
@@ -41,9 +68,59 @@ class _Record:
             raise CodecError(f"not a {cls.__name__}: {error}") from error
 
 
+class History(Listing[_T]):
+    """The commits of a table, newest first: a list that a notebook shows as a table.
+
+    The items are `Commit` objects, or the dictionaries of deltalake's `history`.
+    """
+
+    @staticmethod
+    def _row(item: _T) -> Mapping[str, object]:
+        known = item.to_dict() if isinstance(item, Commit) else item
+        fields: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
+        time_ms = fields.get("timestamp_ms", fields.get("timestamp"))
+        parameters = fields.get("operation_parameters") or fields.get(
+            "operationParameters"
+        )
+        given = (parameters or {}).items()
+        author = ("db_user", "os_user", "userName", "client", "engineInfo")
+        return {
+            "version": fields.get("version"),
+            "time (UTC)": format_minute(time_ms) if isinstance(time_ms, int) else None,
+            "operation": fields.get("operation"),
+            "parameters": ", ".join(f"{name}: {value}" for name, value in given),
+            "by": next(filter(None, map(fields.get, author)), None),
+        }
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table(_Record):
-    """A table at one version."""
+    """A table at one version.
+
+    Args:
+        name: the name in the catalog.
+        id: the id in the table's metaData action.
+        location: the URL of the folder with the table's files.
+        version: the version.
+        timestamp_ms: the time of the version, in milliseconds since the epoch.
+        schema_string: the schema, as JSON.
+        partition_columns: the names of the partition columns.
+        configuration: the table properties.
+        description: the description.
+        min_reader_version: the protocol's version for readers.
+        min_writer_version: the protocol's version for writers.
+        reader_features: the features that a reader must support.
+        writer_features: the features that a writer must support.
+        created_time_ms: the time in the metaData action, in milliseconds since the
+            epoch.
+        num_files: the number of files.
+        size_bytes: the size of all files.
+
+    Examples:
+        >>> table = dk.connect("deltasql://sqlite/meta.db").table("sales")
+        >>> table.name, table.num_files, table.timestamp.tzname()
+        ('sales', 2, 'UTC')
+    """
 
     name: str
     id: str
@@ -84,7 +161,29 @@ class Table(_Record):
 class File(_Record):
     """A data file, with the versions that added it and removed it.
 
-    A file of a snapshot has no `removed_version`, even if a later version removed it.
+    Args:
+        path: the path in the log: relative to the table's location, or a URL.
+        size_bytes: the size of the file.
+        partition_values: the values of the partition columns, as text.
+        modification_time_ms: the time of writing, in milliseconds since the epoch.
+        data_change: whether the commit that added the file changed rows.
+        stats: the statistics, as JSON.
+        num_records: the number of rows with the deleted ones, if the statistics have
+            it.
+        tags: the tags of the add action.
+        deletion_vector: the descriptor of the file's deletion vector.
+        base_row_id: the id of the first row, if the table tracks rows.
+        default_row_commit_version: the version of the file's rows, if the table tracks
+            rows.
+        added_version: the version that added the file.
+        removed_version: the version that removed the file. A file of a snapshot has
+            none, even if a later version removed the file.
+
+    Examples:
+        >>> snapshot = dk.connect("deltasql://sqlite/meta.db").snapshot("sales")
+        >>> files = snapshot.iter_files()
+        >>> sorted((file.added_version, file.num_records) for file in files)
+        [(0, 2), (1, 1)]
     """
 
     path: str
@@ -109,7 +208,36 @@ class File(_Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commit(_Record):
-    """One version of a table: its operation, its author and the size of the change."""
+    """One version of a table: its operation, its author and the size of the change.
+
+    Args:
+        version: the version.
+        timestamp_ms: the time of the commit, in milliseconds since the epoch.
+        operation: the operation, such as `WRITE`.
+        operation_parameters: the operation's parameters.
+        operation_metrics: the operation's metrics.
+        user_metadata: the text that the writer gave.
+        engine_info: the program that wrote the version.
+        read_version: the version that the writer read.
+        isolation_level: the isolation level in commitInfo.
+        is_blind_append: whether the writer read nothing of the table.
+        transaction_id: the id that recognises the commit in the log.
+        db_user: the writer's user in the database.
+        os_user: the writer's user in the operating system.
+        host: the writer's machine.
+        client: the writer's version of this package.
+        num_added_files: the number of files that the version added.
+        num_removed_files: the number of files that the version removed.
+        added_bytes: the size of the added files.
+        removed_bytes: the size of the removed files.
+        commit_info: all of the commitInfo action.
+
+    Examples:
+        >>> snapshot = dk.connect("deltasql://sqlite/meta.db").snapshot("sales")
+        >>> (commit,) = snapshot.history(limit=1)
+        >>> commit.version, commit.operation, commit.num_added_files
+        (1, 'WRITE', 1)
+    """
 
     version: int
     timestamp_ms: int

@@ -6,6 +6,7 @@ from delkalakedb.doors import door
 
 if TYPE_CHECKING:
     from delkalakedb.query.append import *
+    from delkalakedb.query.attachment import *
     from delkalakedb.query.diff import *
     from delkalakedb.query.duck import *
     from delkalakedb.query.export import *
@@ -18,6 +19,7 @@ else:
         __name__,
         {
             "append": "Appended append_files",
+            "attachment": "Attachment",
             "diff": "changed_rows compare_versions",
             "duck": "quoted",
             "export": "export_rows rows_of",

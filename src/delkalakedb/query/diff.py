@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from delkalakedb.catalog import Catalog, Files, Snapshot
 from delkalakedb.model.actions import DeletionVector, decode_struct
 from delkalakedb.model.schema.schema import Field
-from delkalakedb.query.duck import Query, open_duckdb, quoted, run_query
+from delkalakedb.query.duck import Query, quoted, run_query, sealed_duckdb
 from delkalakedb.query.sources import version_source
 
 _COLUMNS = ("path", "size_bytes", "num_records", "deletion_vector")
@@ -70,7 +70,7 @@ def changed_rows(
         "old": version_source(catalog, before, keep=lambda f: _without(f, new)),
         "new": version_source(catalog, after, keep=lambda f: _without(f, old)),
     }
-    with open_duckdb(sealed=True) as connection:
+    with sealed_duckdb() as connection:
         for name, source in sides.items():
             connection.register(name, source)
         for one, other in (("old", "new"), ("new", "old")):

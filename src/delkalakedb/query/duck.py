@@ -1,28 +1,63 @@
-"""DuckDB in memory: runs a query and keeps nothing."""
+"""DuckDB in memory: runs queries and stores nothing.
+
+Opening a database takes 13 ms, as long as many a query. So sealed databases are kept,
+each with the folders that its queries may read, and a query gets a cursor of one.
+"""
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import os
+import re
+import shutil
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, count
 from queue import Empty, SimpleQueue
-from tempfile import TemporaryDirectory
-from threading import Semaphore, Thread
-from typing import TYPE_CHECKING, Any
+from tempfile import mkdtemp
+from threading import Lock, Semaphore, Thread
+from typing import Any, Protocol, Self
+from weakref import finalize
 
 import duckdb
 import pyarrow as pa
 
-from delkalakedb.errors import QueryError
-
-if TYPE_CHECKING:
-    from delkalakedb.query.sources import Source
+from delkalakedb.errors import QueryError, StorageError, did_you_mean
+from delkalakedb.forks import Forkable
 
 # Rows in a batch.
 BATCH_ROWS = 10_000
 # Batches computed ahead of the reader.
 _AHEAD = 4
+# databases that are kept; each has threads
+_KEPT = 3
+# columns that an error lists
+_LISTED = 10
+# what DuckDB's messages begin with, for its own errors
+_KIND = re.compile(r"^[A-Z]\w*(?: [A-Z]\w*)* Error: ")
+_NO_COLUMN = re.compile(
+    r'Referenced column "(?P<name>.+?)" not found'
+    r'|(?:Table|Values list) (?P<table>".+?") does not have a column named '
+    r'"(?P<of>.+?)"'
+)
+_NO_TABLE = re.compile(
+    r'Referenced table "(.+?)" not found!? Candidate tables: "(.+?)"'
+)
+
+
+class Scanned(Protocol):
+    """What DuckDB scans by a function of this package."""
+
+    failure: Exception | None
+    """The error that a scan raised."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
 
 
 @dataclass(frozen=True)
@@ -44,30 +79,108 @@ class Query:
 
 
 @contextmanager
-def open_duckdb(*, sealed: bool) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a database in memory that spills to a temporary folder.
+def open_duckdb() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database that may read files."""
+    with _Database() as database:
+        yield database.connection
+
+
+@contextmanager
+def sealed_duckdb(
+    folders: frozenset[str] = frozenset(),
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Return a connection that has no access to the network.
 
     Args:
-        sealed: shut off files and the network.
+        folders: the only folders whose files it may read.
     """
-    with (
-        TemporaryDirectory(prefix="delkalakedb-", ignore_cleanup_errors=True) as folder,
-        duckdb.connect(config={"temp_directory": folder}) as connection,
-    ):
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET python_enable_replacements = false")
-        connection.execute("SET autoinstall_known_extensions = false")
-        if sealed:
+    # Held here, because the folder for spilled rows goes with the database.
+    database = _databases.find(folders)
+    with database.connection.cursor() as connection:
+        yield connection
+
+
+class _Database:
+    """A database in memory that spills to a temporary folder.
+
+    Args:
+        folders: the only folders whose files it may read; None for access to all files
+            and to the network.
+    """
+
+    def __init__(self, folders: Collection[str] | None = None) -> None:
+        spilled = mkdtemp(prefix="delkalakedb-")
+        self._removed = finalize(self, _remove, spilled, os.getpid())
+        self.connection = connection = duckdb.connect(
+            config={"temp_directory": spilled}
+        )
+        # GLOBAL, because a cursor doesn't have what is set in a session.
+        connection.execute("SET GLOBAL TimeZone = 'UTC'")
+        connection.execute("SET GLOBAL python_enable_replacements = false")
+        connection.execute("SET GLOBAL autoinstall_known_extensions = false")
+        if folders is not None:
+            listed = ", ".join(literal(f"{folder}/") for folder in sorted(folders))
+            connection.execute(f"SET allowed_directories = [{listed}]")
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
-        yield connection
+
+    def close(self) -> None:
+        """Close the database, and delete what it spilled."""
+        self.connection.close()
+        self._removed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _remove(folder: str, pid: int) -> None:
+    # A forked child doesn't own the folder.
+    if pid == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Databases(Forkable):
+    """The sealed databases used last, by the folders that they may read."""
+
+    _found: OrderedDict[frozenset[str], _Database] | None = None
+
+    def _reset(self) -> None:
+        # Never freed in a forked child, which doesn't have the databases' threads.
+        for database in (self._found or {}).values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(database.connection))
+        self._found = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, folders: frozenset[str]) -> _Database:
+        """Return a database that may read some folders only."""
+        with self._lock:
+            assert self._found is not None
+            if (database := self._found.get(folders)) is None:
+                database = self._found[folders] = _Database(folders)
+            self._found.move_to_end(folders)
+            while len(self._found) > _KEPT:
+                # Closed when no query uses it.
+                self._found.popitem(last=False)
+        return database
+
+    def clear(self) -> None:
+        """Keep no database."""
+        with self._lock:
+            self._found = OrderedDict()
+
+
+_databases = _Databases()
+atexit.register(_databases.clear)
 
 
 @contextmanager
 def run_query(
     connection: duckdb.DuckDBPyConnection,
     query: Query,
-    sources: Collection[Source] = (),
+    sources: Collection[Scanned] = (),
 ) -> Iterator[Selected]:
     """Run a query and yield its rows; leaving the block early, or Ctrl-C, stops it."""
     pump = _Pump(connection, query)
@@ -86,6 +199,19 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+@lru_cache(maxsize=256)
+def types_of(schema: pa.Schema) -> Sequence[str]:
+    """Return DuckDB's names for the types of columns."""
+    with sealed_duckdb() as connection:
+        connection.register("types_of", schema.empty_table())
+        return [row[1] for row in connection.sql("DESCRIBE types_of").fetchall()]
+
+
+def literal(value: str) -> str:
+    """Return a value as an SQL text."""
+    return "'" + value.replace("'", "''") + "'"
+
+
 def _unlike(names: list[str]) -> list[str]:
     """Return the names, each repeated one with a number added."""
     found: list[str] = []
@@ -96,7 +222,7 @@ def _unlike(names: list[str]) -> list[str]:
 
 
 def _batches(
-    pump: _Pump, names: list[str], sources: Collection[Source]
+    pump: _Pump, names: list[str], sources: Collection[Scanned]
 ) -> Iterator[pa.RecordBatch]:
     with explained(sources):
         while (batch := pump.next()) is not None:
@@ -160,7 +286,7 @@ class _Pump:
 
 
 @contextmanager
-def explained(sources: Collection[Source] = ()) -> Iterator[None]:
+def explained(sources: Collection[Scanned] = ()) -> Iterator[None]:
     """Raise DuckDB's errors as `QueryError`, and an error of a source as it was."""
     try:
         yield
@@ -168,9 +294,27 @@ def explained(sources: Collection[Source] = ()) -> Iterator[None]:
         for source in sources:
             if source.failure is not None:
                 raise source.failure from None
-        raise QueryError(_first_words(str(error))) from error
+        problem = _KIND.sub("", _first_words(str(error)))
+        if isinstance(error, duckdb.IOException):
+            raise StorageError(problem) from error
+        raise QueryError(_with_near_names(problem, sources)) from error
 
 
 def _first_words(text: str) -> str:
     """Return the message without advice, and without the rewritten query."""
     return text.split("\n\n")[0].replace("\n", " ").strip()
+
+
+def _with_near_names(problem: str, sources: Collection[Scanned]) -> str:
+    """Return a message about an unknown name with those that are near it."""
+    if found := _NO_TABLE.match(problem):
+        return f'table "{found[1]}" not found{did_you_mean(found[1], [found[2]])}'
+    if not (found := _NO_COLUMN.match(problem)):
+        return problem
+    known = list(dict.fromkeys(name for s in sources for name in s.schema.names))
+    name = found["name"] or found["of"]
+    near = did_you_mean(name, known)
+    if not near and known:
+        near = f"; there are {', '.join(known[:_LISTED])}"
+    where = f"{found['table']}: " if found["table"] else ""
+    return f'{where}column "{name}" not found{near}'

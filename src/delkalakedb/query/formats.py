@@ -5,13 +5,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from delkalakedb.errors import DeltaError, SchemaMismatchError, StorageError
-from delkalakedb.query.duck import Query, open_duckdb, quoted, run_query
+from delkalakedb.query.duck import (
+    Query,
+    literal,
+    open_duckdb,
+    quoted,
+    run_query,
+    types_of,
+)
 from delkalakedb.write.engines.deltars import schema_from_arrow
 
 _KINDS = {
@@ -78,11 +84,11 @@ def inspect_file(path: str, kind: str | None) -> InputFile:
             "LIMIT 0"
         )
         with (
-            open_duckdb(sealed=False) as connection,
+            open_duckdb() as connection,
             run_query(connection, Query(sql, [path])) as rows,
         ):
             return InputFile(path, kind, rows.schema)
-    except (ValueError, OSError, pa.ArrowException) as error:
+    except (ValueError, OSError, StorageError, pa.ArrowException) as error:
         raise DeltaError(f"{path}: not readable as {kind}: {error}") from error
 
 
@@ -98,11 +104,11 @@ def open_file(file: InputFile, schema: pa.Schema) -> Iterator[Iterator[pa.Record
         yield _dataset(file.path, file.kind).to_batches()
         return
     there = pa.schema([f for f in schema if f.name in file.schema.names])
-    with open_duckdb(sealed=False) as connection:
-        kinds = dict(zip(there.names, _types(connection, there), strict=True))
+    with open_duckdb() as connection:
+        kinds = dict(zip(there.names, types_of(there), strict=True))
         # Decimals are read as text, because DuckDB reads JSON's numbers as doubles.
         exact = kinds if file.kind == "csv" else {n: _exact(kinds[n]) for n in kinds}
-        types = ", ".join(f"{_text(n)}: {_text(kind)}" for n, kind in exact.items())
+        types = ", ".join(f"{literal(n)}: {literal(kind)}" for n, kind in exact.items())
         columns = ", ".join(f"{quoted(n)}::{kind}" for n, kind in kinds.items())
         sql = (
             f"SELECT {columns} FROM {_READERS[file.kind]}"
@@ -114,16 +120,6 @@ def open_file(file: InputFile, schema: pa.Schema) -> Iterator[Iterator[pa.Record
 
 def _exact(kind: str) -> str:
     return "VARCHAR" if kind.startswith("DECIMAL") else kind
-
-
-def _types(connection: Any, schema: pa.Schema) -> list[str]:
-    """Return DuckDB's names for the types of columns."""
-    connection.register("types_of", schema.empty_table())
-    return [row[1] for row in connection.sql("DESCRIBE types_of").fetchall()]
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 # Delta's types have a sign: the smallest type that holds every value.

@@ -14,6 +14,8 @@ from delkalakedb.query.selection import Params, select
 if TYPE_CHECKING:
     import polars as pl
 
+# rows in a batch; a tenth of them costs a tenth more time
+_BATCH_ROWS = 100_000
 # rows that `show` and a notebook print
 _SHOWN_ROWS = 20
 # characters of a printed value
@@ -31,6 +33,13 @@ class Relation:
         text: a SELECT, WITH, FROM, VALUES, DESCRIBE or SUMMARIZE, in DuckDB's SQL.
         params: values for the placeholders `?` and `$1`, or by name for `$name`.
         storage_options: of the tables' object stores.
+
+    Examples:
+        >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+        >>> query = "SELECT city FROM sales WHERE id = $id"
+        >>> rows = dk.Relation(catalog, query, {"id": 3})
+        >>> rows.columns, rows.fetchall()
+        (['city'], [('Kyiv',)])
     """
 
     def __init__(
@@ -52,27 +61,95 @@ class Relation:
             return list(rows.schema.names)
 
     def arrow(self) -> pa.Table:
-        """Return the rows as an Arrow table."""
+        """Return the rows as an Arrow table.
+
+        Returns:
+            The rows.
+
+        Raises:
+            QueryError: The query can't be parsed, or fails while it reads rows.
+            TableNotFoundError: The catalog has no such table.
+
+        Examples:
+            >>> query = "SELECT max(id) AS id FROM sales"
+            >>> rows = dk.sql(query, "deltasql://sqlite/meta.db")
+            >>> rows.arrow().to_pylist()
+            [{'id': 3}]
+        """
         with self._selected() as rows:
             return pa.Table.from_batches(rows.batches, rows.schema)
 
     @contextmanager
     def reader(self) -> Iterator[pa.RecordBatchReader]:
-        """Yield the rows as a stream of Arrow batches, computed while it is read."""
+        """Yield the rows as a stream of Arrow batches.
+
+        Yields:
+            The stream, whose rows are computed while they are read.
+
+        Raises:
+            QueryError: The query can't be parsed, or fails while it reads rows.
+            TableNotFoundError: The catalog has no such table.
+
+        Examples:
+            >>> rows = dk.sql("SELECT id FROM sales", "deltasql://sqlite/meta.db")
+            >>> with rows.reader() as batches:
+            ...     sum(batch.num_rows for batch in batches)
+            3
+        """
         with self._selected() as rows:
             yield pa.RecordBatchReader.from_batches(rows.schema, rows.batches)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return the rows as tuples."""
+        """Return the rows as tuples.
+
+        Returns:
+            The rows.
+
+        Raises:
+            QueryError: The query can't be parsed, or fails while it reads rows.
+            TableNotFoundError: The catalog has no such table.
+
+        Examples:
+            >>> query = "SELECT sum(amount) FROM sales VERSION AS OF 0"
+            >>> rows = dk.sql(query, "deltasql://sqlite/meta.db")
+            >>> rows.fetchall()
+            [(30.0,)]
+        """
         with self._selected() as rows:
             return [row for batch in rows.batches for row in _tuples(batch)]
 
     def df(self) -> Any:
-        """Return the rows as a pandas DataFrame."""
+        """Return the rows as a pandas DataFrame.
+
+        Returns:
+            The rows.
+
+        Raises:
+            QueryError: The query can't be parsed, or fails while it reads rows.
+            TableNotFoundError: The catalog has no such table.
+
+        Examples:
+            >>> rows = dk.sql("SELECT id FROM sales", "deltasql://sqlite/meta.db")
+            >>> rows.df().shape
+            (3, 1)
+        """
         return self.arrow().to_pandas()
 
     def pl(self) -> "pl.DataFrame":
-        """Return the rows as a polars DataFrame."""
+        """Return the rows as a polars DataFrame.
+
+        Returns:
+            The rows.
+
+        Raises:
+            QueryError: The query can't be parsed, or fails while it reads rows.
+            TableNotFoundError: The catalog has no such table.
+
+        Examples:
+            >>> rows = dk.sql("SELECT id FROM sales", "deltasql://sqlite/meta.db")
+            >>> rows.pl().shape
+            (3, 1)
+        """
         import polars
 
         found = polars.from_arrow(self.arrow())
@@ -80,7 +157,22 @@ class Relation:
         return found
 
     def show(self, limit: int = _SHOWN_ROWS) -> None:
-        """Print the first rows as a table."""
+        """Print the first rows as a table.
+
+        Args:
+            limit: at most so many rows.
+
+        Raises:
+            QueryError: The query can't be parsed, or fails while it reads rows.
+            TableNotFoundError: The catalog has no such table.
+
+        Examples:
+            >>> rows = dk.sql("SELECT id, city FROM sales", "deltasql://sqlite/meta.db")
+            >>> rows.show(limit=1)
+            id  city
+            ...
+            … more than 1 row
+        """
         print(self._shown(limit))
 
     def __repr__(self) -> str:
@@ -105,6 +197,7 @@ class Relation:
                 self._text,
                 params=self._params,
                 limit=limit,
+                batch_rows=_BATCH_ROWS,
                 storage_options=self._storage_options,
             ) as rows,
         ):
@@ -127,6 +220,18 @@ def sql(
         catalog: an open catalog, or the URI of one.
         params: values for the placeholders `?` and `$1`, or by name for `$name`.
         storage_options: of the tables' object stores.
+
+    Returns:
+        The query, which runs when its rows are read.
+
+    Raises:
+        QueryError: When the rows are read, if the query can't be parsed or fails.
+        TableNotFoundError: When the rows are read, if the catalog has no such table.
+
+    Examples:
+        >>> query = "SELECT city, amount FROM sales WHERE id > ? ORDER BY id"
+        >>> dk.sql(query, "deltasql://sqlite/meta.db", params=[1]).fetchall()
+        [('Rome', 20.0), ('Kyiv', 30.0)]
     """
     return Relation(catalog, text, params, storage_options)
 

@@ -1,7 +1,9 @@
 """SQL queries over the tables of a catalog, run by DuckDB.
 
-DuckDB has its own database in memory, and no access to files and to the network. So a
-query can read only the catalog's tables and metadata (`deltasql.tables` and so on).
+DuckDB has its own database in memory, and no access to the network. It plans a query
+without access to any file, and runs it with access to the folders of the tables that
+the query names. So a query can read only the catalog's tables and metadata
+(`deltasql.tables` and so on).
 Each table is read at one version, all of them as they were at one time, unless `AT
 (VERSION => ...)` names another version.
 
@@ -14,10 +16,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from delkalakedb.catalog import Catalog
@@ -27,26 +30,28 @@ from delkalakedb.query.duck import (
     Query,
     Selected,
     explained,
-    open_duckdb,
     run_query,
+    sealed_duckdb,
 )
 
 if TYPE_CHECKING:
+    from delkalakedb.query.parquet import ParquetFiles
     from delkalakedb.query.sources import Source
 
 Params = Sequence[Any] | Mapping[str, Any]
 _META = "deltasql."
 _NAME = r'(?:[^\W\d]\w*|"(?:[^"]|"")+")'
+_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)+"
 # Texts, comments and other quoted names are matched, too, so that nothing in them is
 # replaced.
 _TRAVEL = re.compile(
     r"""--[^\n]* | /\*.*?\*/ | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$
     | (?<!\w)e'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*'
     | (?: (?P<table>NAME(?:\.NAME)*)@(?P<version>\d+)\b
-      | (?:\bFOR\s+)?\b(?P<unit>VERSION|TIMESTAMP)\s+AS\s+OF\s+
-        (?P<value>\d+|'(?:[^']|'')*') )
-      (?P<alias>\s+AS\s+NAME|\s+(?P<word>NAME))?
-    | "(?:[^"]|"")*" """.replace("NAME", _NAME),
+      | (?:\bFOR(?:GAP))?\b(?:SYSTEM_)?(?P<unit>VERSION|TIME(?:STAMP)?)
+        (?:GAP)AS(?:GAP)OF(?:GAP)(?P<value>\d+|'(?:[^']|'')*') )
+      (?P<alias>(?:GAP)AS(?:GAP)NAME(?:\s*\([^()]*\))?|(?:GAP)(?P<word>NAME))?
+    | "(?:[^"]|"")*" """.replace("GAP", _GAP).replace("NAME", _NAME),
     re.DOTALL | re.IGNORECASE | re.VERBOSE,
 )
 _KEYWORDS = """
@@ -80,40 +85,74 @@ def select(
         QueryError: the query can't be parsed or bound, or fails on a row.
         TableNotFoundError: the query names a table that the catalog doesn't have.
     """
-    with open_duckdb(sealed=True) as connection:
-        sources = _Sources(catalog, connection, storage_options)
+    # Not a name that the query itself has, for a common table expression.
+    prefix = next(p for n in count() if (p := f"dk{'_' * n}") not in sql.lower())
+    tables = _Tables(catalog, storage_options, prefix)
+    with sealed_duckdb() as connection:
         with explained():
-            text = rewrite(connection, sql, sources.register)
+            text = rewrite(connection, sql, tables.name)
         query = Query(text, params, limit=limit, batch_rows=batch_rows)
-        with run_query(connection, query, sources.opened.values()) as rows:
+        files = tables.plan(connection, query)
+    folders = frozenset(found.folder for found in files.values())
+    with sealed_duckdb(folders) as connection:
+        with explained():
+            tables.register(connection, files)
+        with run_query(connection, query, tables.sources) as rows:
             yield rows
 
 
-class _Sources:
-    """The tables of one query; each version of a table is registered once."""
+class _Tables:
+    """The tables of one query; each version of a table is opened once."""
 
     def __init__(
         self,
         catalog: Catalog,
-        connection: Any,
         storage_options: Mapping[str, str] | None,
+        prefix: str,
     ) -> None:
         self._catalog = catalog
-        self._connection = connection
         self._storage_options = storage_options
-        self.opened: dict[Reference, Source] = {}
+        self._prefix = prefix
+        self._opened: dict[Reference, Source] = {}
 
     @cached_property
     def _versions(self) -> dict[str, int]:
         # One statement, so that a transaction over several tables is seen whole.
-        return {table.name: table.version for table in self._catalog.tables()}
+        return {
+            name: version for name, (version, _) in self._catalog._versions().items()
+        }
 
-    def register(self, reference: Reference) -> str:
-        """Register a table with DuckDB; return its name there."""
-        if reference not in self.opened:
-            source = self.opened[reference] = self._open(reference)
-            self._connection.register(f"dk{len(self.opened)}", source)
-        return f"dk{1 + list(self.opened).index(reference)}"
+    def name(self, reference: Reference) -> str:
+        """Return the name that a table has in DuckDB."""
+        if reference not in self._opened:
+            self._opened[reference] = self._open(reference)
+        return f"{self._prefix}{1 + list(self._opened).index(reference)}"
+
+    def plan(self, connection: Any, query: Query) -> dict[str, ParquetFiles]:
+        """Return the files of those tables whose files DuckDB itself may read."""
+        named = {self.name(reference): s for reference, s in self._opened.items()}
+        if not any(source.is_plain for source in named.values()):
+            return {}
+        from delkalakedb.query.filters import find_filters
+
+        schemas = {name: source.schema for name, source in named.items()}
+        filters = find_filters(connection, query, schemas)
+        plans = {name: named[name].parquet(found) for name, found in filters.items()}
+        return {name: files for name, files in plans.items() if files is not None}
+
+    def register(self, connection: Any, files: Mapping[str, ParquetFiles]) -> None:
+        """Create the tables in DuckDB; pyarrow reads those without files."""
+        for reference, source in self._opened.items():
+            name = self.name(reference)
+            if name in files:
+                files[name].create_view(connection, name, source.schema)
+            else:
+                connection.register(name, source)
+
+    @property
+    def sources(self) -> Collection[Source]:
+        """The sources of the tables."""
+        return self._opened.values()
 
     def _open(self, reference: Reference) -> Source:
         # Imported here, because datasets load pandas; a query may name no table.
@@ -195,7 +234,8 @@ def _with_at(connection: Any, sql: str) -> str:
         if (found["word"] or "").lower() in keywords:
             # The next clause of the query, such as WHERE.
             alias, rest = rest, alias
-        unit, value = found["unit"] or "VERSION", found["version"] or found["value"]
+        unit = "TIMESTAMP" if (found["unit"] or "")[:1] in ("t", "T") else "VERSION"
+        value = found["version"] or found["value"]
         return f"{found['table'] or ''}{alias} AT ({unit} => {value}){rest}"
 
     if not any(m["version"] or m["unit"] for m in _TRAVEL.finditer(sql)):
@@ -222,7 +262,7 @@ def _text(connection: Any, tree: dict[str, Any]) -> str:
 
 
 def _one(connection: Any, sql: str, *params: Any) -> Any:
-    ((value,),) = connection.sql(sql, params=list(params)).fetchall()
+    ((value,),) = connection.execute(sql, list(params)).fetchall()
     return value
 
 
@@ -233,18 +273,21 @@ def _tables_in(node: Any, local: frozenset[str]) -> Iterator[dict[str, Any]]:
             yield from _tables_in(item, local)
     if not isinstance(node, dict):
         return
+    if node.get("type") == "RECURSIVE_CTE_NODE":
+        local |= {node["cte_name"].lower()}
     if isinstance(expressions := node.get("cte_map"), dict):
         for item in expressions.get("map", []):
-            # An expression may name itself and those before it.
-            local |= {item["key"].lower()}
+            # An expression may name those before it, and itself if it is recursive.
             yield from _tables_in(item["value"], local)
+            local |= {item["key"].lower()}
     if node.get("type") == "SHOW_REF" and not node.get("query"):
         raise QueryError(
             "SHOW isn't supported; SELECT name FROM deltasql.tables lists tables"
         )
     if node.get("type") == "BASE_TABLE":
         path = _path(node)
-        if len(path) > 1 or path[0].lower() not in local:
+        # Only the catalog's tables have versions.
+        if len(path) > 1 or node.get("at_clause") or path[0].lower() not in local:
             yield node
     for name, value in node.items():
         if name != "cte_map":
@@ -259,6 +302,8 @@ def _at(connection: Any, clause: dict[str, Any] | None) -> dict[str, int]:
     """Return the version or the time of an AT clause, whose value may be computed."""
     if not clause:
         return {}
+    if '"PARAMETER"' in json.dumps(clause["expr"]):
+        raise QueryError("a version or a time is written in the query; no ? or $1")
     tree = _parsed(connection, "SELECT 1")
     tree["statements"][0]["node"]["select_list"] = [clause["expr"]]
     value, name = f"({_text(connection, tree)})", "version"

@@ -4,7 +4,9 @@ DuckDB tells a dataset the columns and the filter that a query needs. Only then 
 files planned, in SQL, so no file is read that the query doesn't need.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +24,7 @@ from delkalakedb.deltalake import (
 from delkalakedb.deltalake.raw import SqlRawTable
 from delkalakedb.model.predicate.predicate import Anything
 from delkalakedb.model.stats.add_actions import ADD_ACTION_COLUMNS
+from delkalakedb.query.parquet import ParquetFiles, are_plain, parquet_files
 from delkalakedb.storage import local_folder
 from delkalakedb.write.engines.deltars import open_filesystem
 
@@ -36,10 +39,16 @@ _FEWEST_FILES, _MOST_FILES = 1, 512
 class Source(ds.Dataset):  # type: ignore[misc]
     """A dataset that a function scans; `failure` is the error that the scan raised."""
 
+    is_plain = False
+
     def __init__(self, schema: pa.Schema, scan: Scan) -> None:
         self._schema = schema
-        self._scan = scan
+        self.scan = scan
         self.failure: Exception | None = None
+
+    def parquet(self, filters: Sequence[ds.Expression | None]) -> ParquetFiles | None:
+        """Return the files that hold the rows of scans, if DuckDB can read them."""
+        return None
 
     @property
     def schema(self) -> pa.Schema:
@@ -64,7 +73,7 @@ class Source(ds.Dataset):  # type: ignore[misc]
     ) -> Iterator[pa.RecordBatch]:
         # Kept, because DuckDB raises an error of a scan with its text only.
         try:
-            yield from self._scan(columns, where)
+            yield from self.scan(columns, where)
         except Exception as error:
             self.failure = error
             raise
@@ -77,24 +86,48 @@ def version_source(
     keep: Callable[[Files], Files] = lambda files: files,
 ) -> Source:
     """Return a source of a table at a version, with the files that `keep` returns."""
-    name, version = snapshot.table.name, snapshot.version
-    raw: Any = SqlRawTable(catalog, name, version, storage_options)
-    schema = pa.schema(raw.schema.to_arrow())
+    return _VersionSource(catalog, snapshot, storage_options, keep)
 
-    def scan(
-        columns: list[str], where: ds.Expression | None
+
+class _VersionSource(Source):
+    def __init__(
+        self,
+        catalog: Catalog,
+        snapshot: Snapshot,
+        storage_options: Mapping[str, str] | None,
+        keep: Callable[[Files], Files],
+    ) -> None:
+        name, version = snapshot.table.name, snapshot.version
+        self._raw: Any = SqlRawTable(catalog, name, version, storage_options)
+        super().__init__(pa.schema(self._raw.schema.to_arrow()), self._rows)
+        self._snapshot = snapshot
+        self._storage_options = storage_options
+        self._keep = keep
+        self.is_plain = are_plain(snapshot)
+
+    def parquet(self, filters: Sequence[ds.Expression | None]) -> ParquetFiles | None:
+        """Return the files that hold the rows of scans, if DuckDB can read them."""
+        if not self.is_plain:
+            return None
+        # Null, or unknown, is a filter that all rows match.
+        where = None
+        if not any(one is None for one in filters):
+            where = reduce(or_, filters)
+        return parquet_files(_choose(self._snapshot, self._schema, where))
+
+    def _rows(
+        self, columns: list[str], where: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        if raw.needs_delta_rs():
-            yield from scan_rows(raw, schema, columns, where).to_batches()
+        schema, options = self._schema, self._storage_options
+        if self._raw.needs_delta_rs():
+            yield from scan_rows(self._raw, schema, columns, where).to_batches()
             return
-        files = keep(_choose(snapshot, schema, where))
-        if files.outside or odd_files(snapshot):
-            rows = row_dataset(snapshot, schema, storage_options, files)
+        files = self._keep(_choose(self._snapshot, schema, where))
+        if files.outside or odd_files(self._snapshot):
+            rows = row_dataset(self._snapshot, schema, options, files)
             yield from rows.to_batches(columns=columns, filter=where)
         else:
-            yield from _scan_files(files, schema, columns, where, storage_options)
-
-    return Source(schema, scan)
+            yield from _scan_files(files, schema, columns, where, options)
 
 
 def filtered(

@@ -27,3 +27,21 @@ else:
             ),
         },
     )
+
+__all__ = [
+    "CacheSettings",
+    "ConcurrencySettings",
+    "MirrorSettings",
+    "PoolSettings",
+    "RetrySettings",
+    "SettingIgnoredWarning",
+    "Settings",
+    "SettingsDict",
+    "SqlSettings",
+    "StatsSettings",
+    "Uri",
+    "VectorSettings",
+    "format_uri",
+    "load_settings",
+    "parse_uri",
+]

@@ -51,6 +51,19 @@ def load_settings(
         settings: settings as arguments; only the keys that were set in it count.
         overrides: sections (`pool={"size": 2}`, `pool=PoolSettings(size=2)`) or dotted
             keys; they override `settings`.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ConfigError: A setting is unknown or has a value that isn't allowed, or a file
+            can't be read.
+        UriError: The URI can't be parsed.
+
+    Examples:
+        >>> from delkalakedb.settings import load_settings
+        >>> load_settings("deltasql://sqlite/meta.db?pool_size=2").pool.size
+        2
     """
     if not isinstance(settings, Settings | Mapping | None):
         kind = type(settings).__name__
@@ -63,7 +76,7 @@ def load_settings(
         **flatten(overrides, ARGUMENT),
     }
     try:
-        return Settings.of(nest(values))
+        return Settings._of(nest(values))
     except ValidationError as error:
         problem = explain(error, values)
     raise ConfigError(problem)

@@ -123,7 +123,18 @@ class _Backoff(_Section):
 
 
 class SqlSettings(_Section):
-    """The catalog's database."""
+    """The catalog's database.
+
+    Args:
+        schema: what a write does if the catalog is absent: `create_if_missing`, or
+            `error`, with which opening an absent catalog is an error, too.
+        password: the Postgres password, if the URI has none; never shown.
+
+    Examples:
+        >>> from delkalakedb.settings import SqlSettings
+        >>> SqlSettings(schema="error").schema_policy
+        'error'
+    """
 
     # Not named `schema`, because pydantic's models have a method of this name.
     schema_policy: SchemaPolicy = Field(default="create_if_missing", alias="schema")
@@ -131,7 +142,20 @@ class SqlSettings(_Section):
 
 
 class PoolSettings(_Section):
-    """Connections to the catalog's database."""
+    """Connections to the catalog's database.
+
+    Args:
+        size: the most connections of a process to one database.
+        connect_timeout: the seconds to wait for a connection.
+        lock_timeout: the seconds to wait for another commit that holds the table's
+            lock.
+        statement_timeout: the seconds that one statement may run; None for no limit.
+
+    Examples:
+        >>> from delkalakedb.settings import PoolSettings
+        >>> dk.connect("deltasql://sqlite/meta.db", pool=PoolSettings(size=2)).closed
+        False
+    """
 
     size: Size = 5
     connect_timeout: Seconds = 10.0
@@ -140,7 +164,18 @@ class PoolSettings(_Section):
 
 
 class ConcurrencySettings(_Backoff):
-    """Retries of a commit that lost against another one."""
+    """Retries of a commit that lost against another one.
+
+    Args:
+        backoff_initial: the first pause, in seconds.
+        backoff_max: the longest pause, in seconds.
+        retries: how often an operation runs again after a conflict.
+
+    Examples:
+        >>> from delkalakedb.settings import ConcurrencySettings
+        >>> ConcurrencySettings(retries=3).backoff_max
+        1.0
+    """
 
     retries: Count = 15
     backoff_initial: Seconds = 0.01
@@ -148,14 +183,49 @@ class ConcurrencySettings(_Backoff):
 
 
 class RetrySettings(_Backoff):
-    """The pauses between attempts to publish a table."""
+    """The pauses between attempts to publish a table.
+
+    Args:
+        backoff_initial: the first pause, in seconds.
+        backoff_max: the longest pause, in seconds.
+
+    Examples:
+        >>> from delkalakedb.settings import MirrorSettings, RetrySettings
+        >>> MirrorSettings(retry=RetrySettings(backoff_max=60)).retry.backoff_initial
+        1.0
+    """
 
     backoff_initial: Seconds = 1.0
     backoff_max: Seconds = 300.0
 
 
 class MirrorSettings(_Section):
-    """Publishing to `_delta_log`."""
+    """Publishing to `_delta_log`.
+
+    Args:
+        mode: who publishes: the writer before its call returns (`inline`), a thread of
+            the writer (`background`), or another process (`external`).
+        checkpoint_interval: commits between checkpoints.
+        lag_warn: the age in seconds of the oldest unpublished commit that is a warning.
+        lag_alert: the age in seconds of the oldest unpublished commit that is an alert.
+        max_unpublished: refuse commits to a table with this many unpublished versions;
+            None for no limit.
+        wait: the seconds that a writer waits while another process publishes the table.
+        lease: the seconds for which a dead publisher keeps other machines from
+            publishing.
+        poll: the seconds between two queries of the reconciler.
+        workers: the tables that a reconciler publishes in parallel.
+        inline_checkpoint_files: the most files of a table whose writer itself makes a
+            checkpoint.
+        retry: the pauses between attempts.
+
+    Examples:
+        >>> from delkalakedb.settings import MirrorSettings
+        >>> external = MirrorSettings(mode="external")
+        >>> with dk.connect("deltasql://sqlite/meta.db", mirror=external) as catalog:
+        ...     catalog.settings.mirror.mode
+        'external'
+    """
 
     mode: MirrorMode = "inline"
     checkpoint_interval: Size = 100
@@ -177,14 +247,34 @@ class MirrorSettings(_Section):
 
 
 class CacheSettings(_Section):
-    """The snapshots that the process keeps in memory."""
+    """The snapshots that the process keeps in memory.
+
+    Args:
+        snapshots: the most file lists; 0 keeps none.
+        max_bytes: the most memory of all file lists; 0 keeps none.
+
+    Examples:
+        >>> from delkalakedb.settings import CacheSettings
+        >>> CacheSettings(snapshots=0).max_bytes
+        268435456
+    """
 
     snapshots: Count = 64
     max_bytes: Count = 256 * 1024 * 1024
 
 
 class StatsSettings(_Section):
-    """Column statistics that the catalog indexes."""
+    """Column statistics that the catalog indexes.
+
+    Args:
+        indexed_columns: how many leading columns are in the index, in addition to the
+            partition columns.
+
+    Examples:
+        >>> from delkalakedb.settings import StatsSettings
+        >>> StatsSettings(indexed_columns=8).indexed_columns
+        8
+    """
 
     indexed_columns: Count = 4
 
@@ -199,7 +289,21 @@ Switch = Annotated[bool, Field(description="true or false")]
 
 
 class VectorSettings(_Section):
-    """Deletion vectors, on tables that have `delta.enableDeletionVectors`."""
+    """Deletion vectors, on tables that have `delta.enableDeletionVectors`.
+
+    Args:
+        mode: when an operation writes vectors instead of rewriting files: `auto` by the
+            rows that change, `always`, or `never`.
+        max_share: with `auto`, the largest share of bytes of the rows that change.
+        inline_bytes: the largest vector that is kept in the commit itself.
+        inline_commit_bytes: the most bytes of vectors in one commit.
+        new_tables: whether a new table takes vectors if its properties don't say.
+
+    Examples:
+        >>> from delkalakedb.settings import VectorSettings
+        >>> VectorSettings(mode="never").new_tables
+        False
+    """
 
     mode: VectorMode = "auto"
     max_share: Share = 0.1
@@ -212,6 +316,23 @@ class Settings(BaseSettings):
     """All settings, from arguments, environment variables and defaults, in this order.
 
     `load_settings` reads URI parameters and files, too.
+
+    Args:
+        sql: the catalog's database.
+        pool: connections to the catalog's database.
+        concurrency: retries of a commit that lost against another one.
+        mirror: publishing to `_delta_log`.
+        cache: the snapshots that the process keeps in memory.
+        stats: column statistics that the catalog indexes.
+        vectors: deletion vectors.
+        data_path: the folder of tables that are created without a location.
+        catalog: the catalog of the `deltasql` command, unless another one is given.
+
+    Examples:
+        >>> from delkalakedb.settings import Settings
+        >>> settings = Settings(pool={"size": 2}, mirror={"mode": "external"})
+        >>> dk.connect("deltasql://sqlite/meta.db", settings).settings.pool.size
+        2
     """
 
     model_config = SettingsConfigDict(
@@ -260,7 +381,7 @@ class Settings(BaseSettings):
         return (init_settings, env_settings)
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
+    def _of(cls, values: Mapping[str, Any]) -> Self:
         """Return the settings with these values; the environment isn't read."""
         made = cls.__new__(cls)
         BaseModel.__init__(made, **values)
@@ -451,7 +572,7 @@ def _unknown(key: str, source: str) -> str:
     section = key.rpartition(".")[0]
     while section and section not in _SECTIONS:
         section = section.rpartition(".")[0]
-    near = did_you_mean(key, _KEYS)
+    near = did_you_mean(key, [*_KEYS, *_SECTIONS])
     return f"unknown key {key}, from {source}{near}; {_inside(section)}"
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from delkalakedb.errors import UriError
+from delkalakedb.errors import UriError, did_you_mean
 from delkalakedb.settings.redaction import MASK, redact, redact_uri
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ OPTIONS: Mapping[str, Option] = {
 def _check_option(name: str, value: _OptionValue, tls: bool) -> _OptionValue:
     option = OPTIONS.get(name)
     if option is None:
-        raise UriError(f"unknown parameter {name!r}; allowed: {_allowed(tls)}")
+        near = did_you_mean(name, OPTIONS)
+        raise UriError(f"unknown parameter {name!r}{near}; allowed: {_allowed(tls)}")
     if option.tls and not tls:
         raise UriError(f"{name} is for postgres only; allowed here: {_allowed(tls)}")
     read = option.read(_write_option(value))
@@ -160,8 +161,26 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 class Uri:
     """The name of a catalog, or with `table` of a table in the catalog.
 
-    `database` is Postgres's database name, or the path of a SQLite or DuckDB file.
     `str()` and `repr()` hide credentials; `format_uri` writes them.
+
+    Args:
+        engine: `postgres`, `sqlite`, `duckdb`, or the name of another backend.
+        database: Postgres's database name, or the path of a SQLite or DuckDB file.
+        user: the Postgres role.
+        password: the role's password.
+        host: the server; `localhost` by default.
+        port: the server's port; 5432 by default.
+        schema: the Postgres schema; `public` by default.
+        table: the table.
+        options: the URI's other parameters, by name.
+
+    Raises:
+        UriError: A part is missing, or isn't allowed for the engine.
+
+    Examples:
+        >>> from delkalakedb.settings import Uri
+        >>> Uri("postgres", "shop", user="app", password="secret", table="sales")
+        Uri('deltasql://postgres/app:***@localhost/shop/public/sales')
     """
 
     engine: str
@@ -191,7 +210,19 @@ class Uri:
         return replace(self, table=None, options=kept)
 
     def with_table(self, table: str) -> "Uri":
-        """Return the URI of another table in this catalog."""
+        """Return the URI of another table in this catalog.
+
+        Args:
+            table: the table.
+
+        Returns:
+            The URI, without the location of the former table.
+
+        Examples:
+            >>> from delkalakedb.settings import parse_uri
+            >>> str(parse_uri("deltasql://sqlite/meta.db").with_table("sales"))
+            'deltasql://sqlite/meta.db?table=sales'
+        """
         return _with_table(self, table)
 
     @property
@@ -266,7 +297,24 @@ def require_table(uri: Uri) -> str:
 
 
 def parse_uri(text: str, env: Mapping[str, str] | None = None) -> Uri:
-    """Parse a URI; `${VAR}` comes from `env`, by default the process's environment."""
+    """Parse a `deltasql://` URI.
+
+    Args:
+        text: the URI; `${VAR}` in it stands for a variable.
+        env: the variables; by default those of the process's environment.
+
+    Returns:
+        The parsed URI.
+
+    Raises:
+        UriError: The URI can't be parsed, or a variable isn't set.
+
+    Examples:
+        >>> from delkalakedb.settings import parse_uri
+        >>> uri = parse_uri("deltasql://sqlite/${DB}?table=sales", {"DB": "meta.db"})
+        >>> uri.engine, uri.database, uri.table
+        ('sqlite', 'meta.db', 'sales')
+    """
     try:
         if "$" not in text:
             return _parse_plain(text)
@@ -277,7 +325,19 @@ def parse_uri(text: str, env: Mapping[str, str] | None = None) -> Uri:
 
 
 def format_uri(uri: Uri) -> str:
-    """Return `uri` as text, credentials included; `parse_uri` is the inverse."""
+    """Return a URI as text, credentials included; `parse_uri` is the inverse.
+
+    Args:
+        uri: the parsed URI.
+
+    Returns:
+        The text, which mustn't be shown.
+
+    Examples:
+        >>> from delkalakedb.settings import format_uri, parse_uri
+        >>> format_uri(parse_uri("deltasql://pg/app:secret@db/shop/public/sales"))
+        'deltasql://postgres/app:secret@db/shop/public/sales'
+    """
     return _format(uri, lambda secret: quote(secret, safe=""), str)
 
 
@@ -285,9 +345,11 @@ def _check_engine(engine: str) -> None:
     # First the built-in names, because the entry points are read from disk.
     if engine in _BUILT_IN or engine in supported_engines():
         return
-    shown = f" {engine!r}" if _NAME.fullmatch(engine) else ""
+    named = _NAME.fullmatch(engine) is not None
+    shown = f" {engine!r}" if named else ""
+    near = did_you_mean(engine, supported_engines()) if named else ""
     raise UriError(
-        f"unknown engine{shown}; supported: {', '.join(supported_engines())}"
+        f"unknown engine{shown}{near}; supported: {', '.join(supported_engines())}"
     )
 
 

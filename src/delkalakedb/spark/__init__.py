@@ -1,4 +1,8 @@
-"""The PySpark API for tables of a SQL catalog."""
+"""The PySpark API for tables of a SQL catalog.
+
+In the examples of the API reference, `dks` is this package and `spark` a session. The
+folder, its catalog and its table `sales` are those of the package `delkalakedb`.
+"""
 
 from typing import TYPE_CHECKING
 

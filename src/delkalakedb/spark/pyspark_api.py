@@ -97,6 +97,16 @@ def from_arrow(
     return spark.createDataFrame(rows, schema, verifySchema=False)
 
 
+def has_scalars() -> bool:
+    """Return whether `scalar` works."""
+    return hasattr(DataFrame, "scalar")
+
+
+def scalar(rows: DataFrame) -> Column:
+    """Return the only value of a DataFrame as a column of other DataFrames."""
+    return rows.scalar()
+
+
 def about_file(rows: DataFrame, name: str) -> Column:
     """Return a column of Spark's own about the file of each row, such as `file_path`.
 

@@ -5,7 +5,7 @@ bytes of commits and the file actions of checkpoints in the order of the log, so
 result equals that of a single process.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from delkalakedb.catalog import using_table
 from delkalakedb.deltalake import DeltaTable
-from delkalakedb.migrate import Imported, ImportProgress, import_table as import_log
+from delkalakedb.migrate import Imported, import_table as import_log
 from delkalakedb.mirror.verify import Report, verify_table
 from delkalakedb.model.actions import decode_commit, encode_commit
 from delkalakedb.model.log import FileKey
+from delkalakedb.progress import ProgressOption
 from delkalakedb.spark.session import check_spark
 from delkalakedb.storage import ObjectMeta, Readable, Store, open_store
 from delkalakedb.storage.log import (
@@ -57,7 +58,7 @@ def import_table(
     history: bool = True,
     deep: bool = False,
     outside_files: bool = False,
-    progress: Callable[[ImportProgress], None] | None = None,
+    progress: ProgressOption = None,
 ) -> Imported:
     """Import a table like `dk.import_table`, with executors reading the log.
 
@@ -73,7 +74,21 @@ def import_table(
             state.
         outside_files: whether to accept a shallow clone, whose log names files of
             another location by absolute paths. Those files are read and never deleted.
-        progress: called after each part that was loaded into the catalog.
+        progress: called with a `Progress` as in `dk.import_table`; True draws a bar.
+
+    Returns:
+        The versions brought in, and the comparison of the catalog with the log.
+
+    Raises:
+        TableNotFoundError: There is no Delta table at the location.
+        TableExistsError: Another table has the name or the location.
+
+    Examples:
+        >>> import deltalake
+        >>> deltalake.write_deltalake("events", pa.table({"id": [1]}))
+        >>> uri = "deltasql://sqlite/meta.db?table=events"
+        >>> dks.import_table(spark, "events", uri).ok
+        True
     """
     check_spark(spark)
     return import_log(
@@ -104,6 +119,17 @@ def verify(
             state.
         storage_options: the options of the table's object store, as deltalake takes
             them.
+
+    Returns:
+        The differences between the table's mirror and the catalog.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        StorageError: The object store can't be reached.
+
+    Examples:
+        >>> dks.verify(spark, "deltasql://sqlite/meta.db?table=sales").ok
+        True
     """
     check_spark(spark)
     with using_table(uri) as (catalog, name):
@@ -125,6 +151,14 @@ def checkpoint(
         uri: the table's URI.
         storage_options: the options of the table's object store, as deltalake takes
             them.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+
+    Examples:
+        >>> dks.checkpoint(spark, "deltasql://sqlite/meta.db?table=sales")
+        >>> dk.mirror.status("deltasql://sqlite/meta.db")[0].checkpoint_version
+        1
     """
     check_spark(spark)
     options = dict(storage_options) if storage_options else None

@@ -40,6 +40,14 @@ def use(spark: "SparkSession", uri: str | None) -> None:
     Args:
         spark: the Spark session.
         uri: the catalog's `deltasql://` URI; None ends the use of a catalog.
+
+    Raises:
+        UriError: The URI can't be parsed, or names a table.
+
+    Examples:
+        >>> dks.use(spark, "deltasql://sqlite/meta.db")
+        >>> dks.DeltaTable.forName(spark, "sales").toDF().count()
+        3
     """
     check_spark(spark)
     if uri is None:

@@ -38,6 +38,12 @@ def install() -> None:
 
     Raises:
         ImportError: The package `delta` is installed.
+
+    Examples:
+        >>> dks.install()
+        >>> from delta.tables import DeltaTable
+        >>> DeltaTable is dks.DeltaTable
+        True
     """
     if isinstance(sys.modules.get("delta"), _StandIn):
         return

@@ -24,6 +24,6 @@ else:
                 "resolve_readable"
             ),
             "log": "FileTxnLogReader",
-            "store": "is_secret open_store",
+            "store": "delete_counted is_secret open_store",
         },
     )

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -14,6 +14,7 @@ from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import MemoryStore, from_url
 
 from delkalakedb.errors import StorageError
+from delkalakedb.progress import Progress, report
 from delkalakedb.settings import SECRET_NAMES, redact, redact_secrets
 from delkalakedb.storage.base import Store, first_line
 from delkalakedb.storage.local import LocalStore
@@ -23,6 +24,8 @@ from delkalakedb.storage.remote import RemoteStore, Server
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+# objects deleted between two reports
+_AT_ONCE = 1000
 _VENDORS = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}
 _CLIENT = frozenset(
     {
@@ -74,6 +77,26 @@ def open_store(
     if url.startswith("memory:"):
         return RemoteStore(url, _memory(url))
     return _connect(url, storage_options or {})
+
+
+def delete_counted(store: Store, paths: Sequence[str], what: str) -> list[str]:
+    """Delete objects in parts, and report how many are deleted.
+
+    Args:
+        store: the store.
+        paths: paths that `Store.list_own` listed.
+        what: what the deletion is called in reports.
+
+    Returns:
+        The paths that lead through a link; the objects there aren't deleted.
+    """
+    left: list[str] = []
+    for start in range(0, len(paths), _AT_ONCE):
+        part = paths[start : start + _AT_ONCE]
+        left += store.delete_own(part)
+        done = start + len(part)
+        report(Progress(what=what, done=done, total=len(paths), unit="files"))
+    return left
 
 
 @cache

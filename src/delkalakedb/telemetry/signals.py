@@ -78,10 +78,31 @@ class JsonFormatter(logging.Formatter):
     """A formatter that writes each record as one JSON object.
 
     An event's values have their names without `delta_`.
+
+    Examples:
+        >>> import logging
+        >>> handler = logging.StreamHandler()
+        >>> handler.setFormatter(dk.JsonFormatter())
+        >>> record = logging.makeLogRecord({"msg": "ready", "levelname": "INFO"})
+        >>> handler.format(record)
+        '{"time": "...", "level": "INFO", "logger": null, "message": "ready"}'
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line of JSON."""
+        """Return the record as one line of JSON.
+
+        Args:
+            record: the log record.
+
+        Returns:
+            The line, in which credentials are masked.
+
+        Examples:
+            >>> import logging
+            >>> record = logging.makeLogRecord({"msg": "done", "delta_version": 7})
+            >>> dk.JsonFormatter().format(record)
+            '{..., "message": "done", "version": 7}'
+        """
         import json
 
         line: dict[str, object] = {

@@ -19,7 +19,7 @@ else:
                 "new_location perform"
             ),
             "files": ("Spool find_leftovers folder_of private_folder table_files"),
-            "operation": "Engine Operation Staging Target",
+            "operation": "Engine Operation Staging Target suggesting",
             "properties": "set_properties unset_properties",
             "restore": "check_present restored",
         },

@@ -57,7 +57,7 @@ def commit(
             _refuse_log(catalog, new.table, new.location, storage_options)
     mirror = catalog.settings.mirror
     lease_s = mirror.lease if mirror.mode == "inline" else None
-    outcome = catalog.try_commit(*staged, lease_s=lease_s)
+    outcome = catalog._try_commit(*staged, lease_s=lease_s)
     if isinstance(outcome, Conflicted) and outcome.unread is not None:
         outcome = _commit_united(catalog, outcome, staged, lease_s, storage_options)
     if isinstance(outcome, Conflicted):
@@ -91,7 +91,7 @@ def _commit_united(
             if (union := unions.united(unread)) is None:
                 break
             staged = [union if one is unread.staged else one for one in staged]
-            outcome = catalog.try_commit(*staged, lease_s=lease_s)
+            outcome = catalog._try_commit(*staged, lease_s=lease_s)
             left -= 1
     except DeltalakeDBError as error:
         if is_certain(error):
@@ -153,7 +153,7 @@ def perform(
     concurrency = catalog.settings.concurrency
     waits = pauses(concurrency.backoff_initial, concurrency.backoff_max, jitter=1)
     left = concurrency.retries if retries is None else retries
-    snapshot.check_ours()
+    snapshot._check_ours()
     read, staging = snapshot, operation.stage(Target.at(snapshot, storage_options))
     while staging.commits:
         with _discarding(staging):
@@ -262,7 +262,7 @@ class Together:
         self._absent: CatalogNotFoundError | None = None
         try:
             # One statement: these versions were the latest at one moment.
-            self._versions = catalog.versions()
+            self._versions = catalog._versions()
         except CatalogNotFoundError as absent:
             # A first write makes the catalog.
             self._absent = absent
@@ -284,14 +284,15 @@ class Together:
         if self._absent is not None:
             raise self._absent
         if name not in self._versions:
-            raise no_such_table(name)
+            with self.catalog._backend.reading() as session:
+                raise no_such_table(name, session)
         version, identity = self._versions[name]
         return self.catalog.snapshot(name, version, identity=identity)
 
     def stage(self, name: str, operation: Operation[_T]) -> _T:
         """Stage an operation on a table; return the operation's result."""
         snapshot = self.snapshot(name)
-        snapshot.check_ours()
+        snapshot._check_ours()
         staging = operation.stage(Target.at(snapshot, self.storage_options))
         self._stagings.append(staging)
         for staged in staging.staged():
@@ -308,7 +309,7 @@ class Together:
         self._stagings.append(staging)
         (staged,) = staging.staged()
         self._staged.append(staged)
-        self._pending[name] = new_table(self.catalog.backend, staged, now_ms())
+        self._pending[name] = new_table(self.catalog._backend, staged, now_ms())
 
     def commit(self) -> tuple[Committed, ...]:
         """Commit what was staged, and publish it."""
@@ -372,7 +373,7 @@ def make_table(
     returns whether it used the staging.
     """
     # Before files are written for the table.
-    catalog.backend.check_open()
+    catalog._backend.check_open()
     made = _stage_new(catalog, name, location, operation, storage_options)
     try:
         done = commit(catalog, *made.staged(), storage_options=storage_options)
@@ -406,7 +407,7 @@ def _stage_new(
 def new_location(catalog: Catalog, name: str, given: str | None) -> str:
     """Return the canonical location of a new table, which `check_place` accepts."""
     check_name(name)
-    location = canonical_location(given or catalog.default_location(name))
+    location = canonical_location(given or catalog._default_location(name))
     check_place(name, location)
     return location
 

@@ -5,13 +5,15 @@ An operation passes through four values, each of which the next step takes: `Ope
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Generic, Protocol, Self, TypeVar
 
 from delkalakedb.catalog import Snapshot
-from delkalakedb.errors import StorageError
+from delkalakedb.errors import DeltaError, StorageError, did_you_mean
 from delkalakedb.model.actions import Action, Remove, Txn
 from delkalakedb.model.log import Reads, Staged
 from delkalakedb.model.new_actions import with_counts
@@ -21,6 +23,11 @@ from delkalakedb.write.files import TableFiles, table_files
 
 _T = TypeVar("_T")
 
+# What delta-rs says of unknown columns, where it suggests none itself.
+_UNKNOWN = re.compile(
+    r"(?:Partition column|[Ff]ield) ['\"](.+?)['\"] "
+    r"(?:not found in schema|is not a root table field)"
+)
 _log = logging.getLogger("delkalakedb.workspace")
 
 
@@ -55,10 +62,34 @@ class Target:
         assert self.snapshot is not None
         return self.snapshot
 
+    def columns(self) -> list[str]:
+        """Return the names of the columns of the table that is changed."""
+        if self.snapshot is None:
+            return []
+        from delkalakedb.model.schema.schema import parse_schema
+
+        schema = parse_schema(self.snapshot.metadata.schema_string)
+        return [field.name for field in schema.fields]
+
     @cached_property
     def files(self) -> TableFiles:
         """The files at the table's location."""
         return table_files(self.location, self.storage_options)
+
+
+@contextmanager
+def suggesting(columns: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """Add near names to delta-rs's error about an unknown column.
+
+    Args:
+        columns: returns the columns that there are.
+    """
+    try:
+        yield
+    except DeltaError as error:
+        if found := _UNKNOWN.search(str(error)):
+            error.args = (f"{error}{did_you_mean(found[1], columns())}",)
+        raise
 
 
 class Engine(Protocol[_T]):
@@ -103,7 +134,10 @@ class Operation(Generic[_T]):
 
     def stage(self, target: Target) -> "Staging[_T]":
         """Return the files and actions that the engine makes on `target`."""
-        with measured(STAGE, operation=self.name, table=target.name):
+        with (
+            measured(STAGE, operation=self.name, table=target.name),
+            suggesting(target.columns),
+        ):
             return self.engine.stage(target, self)
 
     def title(self, target: Target) -> str:

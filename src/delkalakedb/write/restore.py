@@ -68,8 +68,8 @@ def restored(
             f"{now.name}: Version to restore {then.version} should be less then last "
             f"available version {now.version}."
         )
-    come = load_only_in(catalog.backend, then, now.version)
-    go = load_only_in(catalog.backend, now, then.version)
+    come = load_only_in(catalog._backend, then, now.version)
+    go = load_only_in(catalog._backend, now, then.version)
     return Restoration(
         _state(now, then, downgrade=downgrade),
         tuple(msgspec.structs.replace(add, data_change=True) for add in come),

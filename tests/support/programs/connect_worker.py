@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 import delkalakedb as dk
 from delkalakedb import spark as dks
+from tests.support.sessions import CONFIG
 
 
 def written(spark: SparkSession, uri: str) -> list[str]:
@@ -53,10 +54,7 @@ def main(plain: str, odd: str, version: int, uri: str) -> None:
     """Read a plain table and an odd one, and write a third."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.config("spark.sql.session.timeZone", "UTC")
-    spark = (
-        builder.config("spark.driver.memory", "512m").remote("local[2]").getOrCreate()
-    )
+    spark = SparkSession.builder.config(map=CONFIG).remote("local[2]").getOrCreate()
     try:
         rows = dks.read(spark, plain, where="n >= 150")
         dks.read(spark, odd).createOrReplaceTempView("odd")

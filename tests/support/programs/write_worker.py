@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from delkalakedb import spark as dks
+from tests.support.sessions import CONFIG
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -18,10 +19,7 @@ def main(uri: str, s3_uri: str, options: str, folder: str) -> None:
     marks = Path(folder)
     given = dict(item.split("=", 1) for item in options.split(","))
     # Tasks are tried three times.
-    builder = SparkSession.builder.master("local[2,3]")
-    for key, value in (("ui.enabled", "false"), ("driver.memory", "512m")):
-        builder = builder.config(f"spark.{key}", value)
-    spark = builder.getOrCreate()
+    spark = SparkSession.builder.master("local[2,3]").config(map=CONFIG).getOrCreate()
     for name, target, store in (("disk", uri, None), ("s3", s3_uri, given)):
         rows = spark.range(0, 40_000, 1, 4).mapInArrow(
             failing_once(marks / name), "id long"

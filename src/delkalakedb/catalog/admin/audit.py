@@ -176,8 +176,8 @@ def load_stats(
         removed = session.rows(_Tombstones, "load_tombstone_sizes", key)
         now = now_ms()
         due = {t.table: count_due(session, t.table, now) for t in tables}
-    if name is not None and not tables:
-        raise no_such_table(name)
+        if name is not None and not tables:
+            raise no_such_table(name, session)
     more: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     sizes: list[_SmallFiles | _Tombstones] = [*small, *removed]
     for row in sizes:

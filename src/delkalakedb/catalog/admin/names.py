@@ -21,5 +21,5 @@ def rename_table(catalog: Catalog, old: str, new: str) -> None:
         if session.query("find_table", {"name": new}):
             raise TableExistsError(f"{new}: a table of this name exists already")
         if not session.query("rename_table", {"old": old, "new": new}):
-            raise no_such_table(old)
+            raise no_such_table(old, session)
         session.apply([event("rename", new, detail=f"from {old}")])

@@ -19,7 +19,7 @@ else:
                 "empty_head index_rows info_values state_writes"
             ),
             "outbox": (
-                "Heartbeat Lease Mirror Outbox PATIENCE_S end find_mirror "
+                "Heartbeat Lease Mirror MirrorState Outbox PATIENCE_S end find_mirror "
                 "releasing_lost"
             ),
             "outcome": "Committed Conflicted Skipped Unread",

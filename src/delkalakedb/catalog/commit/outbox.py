@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from delkalakedb.catalog.engine import Backend, Query, Run, Session
 from delkalakedb.catalog.read import Head, no_such_table
@@ -33,6 +33,7 @@ from delkalakedb.errors import DeltalakeDBError
 from delkalakedb.forks import Forkable
 from delkalakedb.model.actions import Metadata, decode_struct
 
+MirrorState = Literal["pending", "published", "failed", "diverged", "held"]
 _PARTS = 4
 # The clock tick at which a process started, counted from its state in /proc/<pid>/stat.
 _START = 19
@@ -290,6 +291,17 @@ class Mirror:
     now_ms: int = field(default=0, compare=False)
 
     @property
+    def condition(self) -> MirrorState:
+        """The state; the database stores only how the last attempt ended."""
+        if self.hold is not None:
+            return "held"
+        if self.state == "diverged":
+            return "diverged"
+        if self.published_version >= self.ratified_version:
+            return "published"
+        return "failed" if self.state == "failed" else "pending"
+
+    @property
     def is_held(self) -> bool:
         """Whether a process holds the lease and isn't known to have ended."""
         return (self.lease_until_ms or 0) > self.now_ms and not self.is_forsaken
@@ -377,7 +389,7 @@ class Outbox:
         take = taking(name, lasts_s, early=early, settling=settling, forsaken=forsaken)
         load = (_mirror, "load_mirrors", _named(name))
         taken, found = self._backend.at_once([take, load])
-        mirror = _one(found, name)
+        mirror = found[0] if found else self.load(name)
         return Lease(mirror, taken[0].fence, expires, lasts_s) if taken else mirror
 
     def renew(self, lease: Lease) -> Lease | None:
@@ -485,7 +497,9 @@ class Outbox:
 
 def find_mirror(session: Session, name: str) -> Mirror:
     """Return a table's mirror, as a transaction sees it."""
-    return _one(session.rows(_mirror, "load_mirrors", _named(name)), name)
+    for mirror in session.rows(_mirror, "load_mirrors", _named(name)):
+        return mirror
+    raise no_such_table(name, session)
 
 
 def taking(
@@ -564,12 +578,6 @@ def _lasting(seconds: float) -> dict[str, object]:
 
 def _pausing(seconds: float) -> dict[str, object]:
     return {"pause_ms": int(seconds * 1000), "now_ms": now_ms()}
-
-
-def _one(found: list[Mirror], name: str) -> Mirror:
-    if not found:
-        raise no_such_table(name)
-    return found[0]
 
 
 def _mirror(metadata: str, *others: Any) -> Mirror:

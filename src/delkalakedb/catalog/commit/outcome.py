@@ -7,6 +7,7 @@ conflict rules look at them.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -38,6 +39,7 @@ from delkalakedb.model.rules.conflicts import (
     reads_nothing,
 )
 from delkalakedb.model.rules.row_changes import Marks, Union, marks_since, united
+from delkalakedb.model.times import from_ms
 from delkalakedb.model.vectors import InlineBounds
 
 
@@ -62,6 +64,11 @@ class Committed:
     table_id: int | None = None
     ratified: LoggedCommit | None = field(default=None, repr=False, compare=False)
     lease: Lease | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def timestamp(self) -> datetime:
+        """The time of the commit, in UTC."""
+        return from_ms(self.timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True)

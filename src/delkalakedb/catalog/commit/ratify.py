@@ -590,7 +590,7 @@ class Transaction:
     def _create(self, draft: Draft) -> tuple[Head, "_Files"]:
         staged = draft.staged
         if staged.location is None:
-            raise no_such_table(staged.table)
+            raise no_such_table(staged.table, self._session)
         check_place(staged.table, staged.location)
         _check_staged(staged)
         taken = self._session.values("find_location", {"location": staged.location})

@@ -77,6 +77,11 @@ class CacheInfo:
         entries: lists that are in the cache now.
         bytes: bytes that the lists take; a buffer that two lists share counts twice.
         evictions: lists that were dropped to make room for another list.
+
+    Examples:
+        >>> info = dk.cache_info()
+        >>> info.bytes >= 0, info.entries <= info.misses
+        (True, True)
     """
 
     hits: int
@@ -175,5 +180,16 @@ LISTS = FileLists()
 
 
 def cache_info() -> CacheInfo:
-    """Return the size of the process's cache of file lists, and its hits and misses."""
+    """Return the size of the process's cache of file lists, and its hits and misses.
+
+    Returns:
+        The numbers since the process started.
+
+    Examples:
+        >>> snapshot = dk.connect("deltasql://sqlite/meta.db").snapshot("sales")
+        >>> before = dk.cache_info()
+        >>> files = snapshot.files().read_all(), snapshot.files().read_all()
+        >>> dk.cache_info().hits > before.hits
+        True
+    """
     return LISTS.info()

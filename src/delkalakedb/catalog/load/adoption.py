@@ -96,7 +96,7 @@ def hold_mirror(catalog: Catalog, name: str) -> Iterator[Lease]:
     The lease is renewed until the block ends. Raise `MirrorError` if the lease isn't
     free within `mirror.wait` seconds.
     """
-    outbox = Outbox(catalog.backend)
+    outbox = Outbox(catalog._backend)
     settings = catalog.settings.mirror
     deadline = time.monotonic() + settings.wait
     waits = pauses(*_PAUSES_S, jitter=0.5)
@@ -121,7 +121,7 @@ def adopt_entry(
 
     `outside_files` allows files outside the table's location.
     """
-    actor = Actor(catalog.backend.db_user(), None, None, CLIENT)
+    actor = Actor(catalog._backend.db_user(), None, None, CLIENT)
     limit = catalog.settings.stats.indexed_columns
     with locked(catalog, Staged(lease.mirror.name, ())) as session:
         named = {"name": lease.mirror.name}

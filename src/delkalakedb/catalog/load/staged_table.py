@@ -44,7 +44,7 @@ def find_table_at(catalog: Catalog, location: str) -> str | None:
     A staged table isn't a table of the catalog yet.
     """
     try:
-        with catalog.backend.reading() as session:
+        with catalog._backend.reading() as session:
             found = _load_staged(session, location)
     except CatalogNotFoundError:
         return None
@@ -106,7 +106,7 @@ class StagedTable:
         """Begin a transaction for the next part."""
         # Not durable: a part that a power cut undid is written again, and `show` makes
         # all parts durable.
-        return self._catalog.backend.writing(durable=False)
+        return self._catalog._backend.writing(durable=False)
 
     def write(self, session: Session, head: Head, writes: Sequence[Write]) -> None:
         """Write a part of the table; `head` is the table's state after the part."""
@@ -188,8 +188,8 @@ class StagedTable:
 @contextmanager
 def locked(catalog: Catalog, *staged: Staged) -> Iterator[Session]:
     """Begin a transaction that holds the locks that commits of `staged` take."""
-    with catalog.backend.writing() as session:
-        session.rows_many(lock_queries(catalog.backend, staged))
+    with catalog._backend.writing() as session:
+        session.rows_many(lock_queries(catalog._backend, staged))
         yield session
 
 

@@ -8,6 +8,8 @@ columns that were chosen.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -16,12 +18,14 @@ import msgspec
 
 from delkalakedb.catalog.engine import Backend, HeadRow, Session
 from delkalakedb.errors import (
+    CatalogError,
     DeltaError,
     ProtocolError,
     ReadOnlyError,
     ReadOnlyFeatureError,
     TableNotFoundError,
     VersionNotFoundError,
+    did_you_mean,
 )
 from delkalakedb.model.actions import Metadata, Protocol, decode_struct, known
 from delkalakedb.telemetry import OPEN, measured
@@ -69,18 +73,34 @@ def check_place(name: str, location: str) -> None:
         ) from error
 
 
-def no_such_table(name: str) -> TableNotFoundError:
+def no_such_table(name: str, session: Session | None = None) -> TableNotFoundError:
     """Return the error for a table that isn't in the catalog.
 
     A URI isn't shown, because it may hold a password.
+
+    Args:
+        name: the table.
+        session: a session that looks for tables with names near `name`; without one,
+            the error suggests none.
     """
     if re.search(_URI, name):
         return TableNotFoundError(
             "the catalog has no table with a URI as its name; give the name alone"
         )
-    error = TableNotFoundError(f"{name}: the catalog has no such table")
+    near = did_you_mean(name, _near_names(session, name)) if session else ""
+    error = TableNotFoundError(f"{name}: the catalog has no such table{near}")
     error.table = name
     return error
+
+
+def _near_names(session: Session, name: str) -> Sequence[str]:
+    # A name that is shorter or longer is never near.
+    lengths = {"shortest": len(name) * 2 // 5, "longest": len(name) * 5 // 2}
+    near = {**lengths, "first": name[:1].lower()}
+    # The error matters more than a failed search.
+    with suppress(CatalogError):
+        return session.values("find_near_tables", near)
+    return ()
 
 
 def _check_size(what: str, text: str, limit: int) -> None:
@@ -203,10 +223,19 @@ def find_head(
     name: str,
     version: int | None = None,
     identity: Identity | None = None,
+    *,
+    near: bool = True,
 ) -> Head:
     """Return a table at a version, the latest by default, in one round trip.
 
     A head in the backend's memory takes no round trip.
+
+    Args:
+        backend: the catalog's database.
+        name: the table.
+        version: the version.
+        identity: raise an error if another table has the name.
+        near: name tables with near names in the error for a table that doesn't exist.
     """
 
     def load() -> Head:
@@ -219,7 +248,7 @@ def find_head(
             with opened:
                 return find_latest(call, backend, name, identity)
         with opened, backend.reading() as session:
-            return load_head(session, name, version, identity)
+            return load_head(session, name, version, identity, near=near)
 
     if not backend.capabilities.keeps_heads or backend.is_gone():
         return load()
@@ -243,6 +272,8 @@ def load_head(
     name: str,
     version: int | None = None,
     identity: Identity | None = None,
+    *,
+    near: bool = True,
 ) -> Head:
     """Load a table at a version, the latest by default.
 
@@ -251,7 +282,7 @@ def load_head(
     """
     asked = version if version is None else min(version, _MOST_VERSIONS)
     rows = session.rows(HeadRow, "load_head", {"name": name, "version": asked})
-    return checked_head(session, rows, name, identity, version)
+    return checked_head(session, rows, name, identity, version, near=near)
 
 
 def checked_head(
@@ -260,10 +291,12 @@ def checked_head(
     name: str,
     identity: Identity | None = None,
     version: int | None = None,
+    *,
+    near: bool = True,
 ) -> Head:
     """Return the head in what `load_head` found; raise an error if it found none."""
     if not rows:
-        raise no_such_table(name)
+        raise no_such_table(name, session if near else None)
     (row,) = rows
     check_identity(name, (row.table_id, row.created_at_ms), identity)
     if row.version is None:

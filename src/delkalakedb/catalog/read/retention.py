@@ -103,7 +103,7 @@ def expire_versions(
             session.query("lock_table", {"name": name})
         found = session.rows(_Bounds, "load_retention", {"name": name})
         if not found:
-            raise no_such_table(name)
+            raise no_such_table(name, session)
         (bounds,) = found
         # Versions are kept rather than dropped by a retention that nobody asked for.
         check_values(bounds.action)

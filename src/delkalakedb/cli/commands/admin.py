@@ -66,7 +66,7 @@ def _show_sizes(app: App, table: str | None, since_ms: int, small_bytes: int) ->
 
     with app.connect() as catalog:
         found = load_stats(
-            catalog.backend, table, small_bytes=small_bytes, since_ms=since_ms
+            catalog._backend, table, small_bytes=small_bytes, since_ms=since_ms
         )
     records = ({**asdict(s), "advice": ", ".join(s.advice) or None} for s in found)
     columns = (
@@ -89,7 +89,7 @@ def _show_growth(app: App, table: str, since_ms: int, by: str) -> None:
 
     with app.connect() as catalog:
         catalog.table(table)
-        commits = load_growth(catalog.backend, table, since_ms)
+        commits = load_growth(catalog._backend, table, since_ms)
     found = by_day(commits) if by == "day" else commits
     what = ("timestamp_ms", "commits") if by == "day" else ("version", "timestamp_ms")
     sizes = ("added_bytes", "removed_bytes", "num_files", "size_bytes")
@@ -117,7 +117,7 @@ def audit(app: App, /, limit: int, events: bool, **filters: Any) -> None:
         _list_events(app, limit, **filters)
         return
     with app.connect() as catalog:
-        found = list(load_audit(catalog.backend, limit, **filters))
+        found = list(load_audit(catalog._backend, limit, **filters))
     columns = (
         "timestamp_ms",
         "table",
@@ -140,7 +140,7 @@ def _list_events(
     if transaction_id is not None:
         raise click.UsageError("--events lists no commits: leave out --transaction")
     with app.connect() as catalog:
-        found = load_events(catalog.backend, limit=limit, **filters)
+        found = load_events(catalog._backend, limit=limit, **filters)
     columns = ("occurred_at_ms", "event", "table", "version", "detail", "os_user")
     origin = ("host", "client_address")
     app.output.records(map(asdict, found), (*columns, *origin), "No event matches.")

@@ -60,14 +60,14 @@ def each_table(
     done = []
     with app.progress(title) as advance:
         for number, name in enumerate(names):
-            advance(number, len(names))
+            advance(number, len(names), "tables")
             try:
                 done.append(do(name))
             except CatalogUnavailableError:
                 raise
             except DeltalakeDBError as error:
                 app.failed.append(error)
-        advance(len(names), len(names))
+        advance(len(names), len(names), "tables")
     return done
 
 

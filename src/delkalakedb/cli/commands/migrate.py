@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delkalakedb.cli.app import FAILED, FOUND, Advance, App, command, pass_app
+from delkalakedb.cli.app import FAILED, FOUND, App, command, pass_app
 from delkalakedb.cli.options import (
     DURATION,
     PAIR,
@@ -24,7 +24,7 @@ from delkalakedb.model.display import count_of, format_size, format_span
 
 if TYPE_CHECKING:
     from delkalakedb import Catalog, Copied, Synced
-    from delkalakedb.migrate import ImportProgress, Outcome, Place, Tell
+    from delkalakedb.migrate import Outcome, Place
 
 _IMPORTED = ("name", "state", "version", "versions", "num_files", "seconds", "location")
 _SYNCED = ("table", "hold", "version", "versions", "versions_behind", "timestamp_ms")
@@ -142,30 +142,13 @@ def _imported(
 ) -> "Outcome":
     from delkalakedb.migrate import import_place
 
-    with app.progress(place.name) as advance:
-        tell = _telling(advance)
-        done = import_place(catalog, place, progress=tell, **options)
+    done = import_place(catalog, place, progress=not app.quiet, **options)
     if done.newer:
         app.say(
             f"{done.name}: another writer has just made version {max(done.newer)}; "
             "stop all other writers, and import once more"
         )
     return done
-
-
-def _telling(advance: Advance) -> "Tell":
-    """Return a callback that shows the versions read, or a checkpoint's files."""
-    last = None
-
-    def tell(progress: "ImportProgress") -> None:
-        nonlocal last
-        if progress.version == last:
-            advance(progress.num_files, None)
-        else:
-            advance(progress.version + 1, progress.latest_version + 1)
-        last = progress.version
-
-    return tell
 
 
 def _outcome(done: "Outcome") -> str:
@@ -303,7 +286,7 @@ def sync(
         if cut_over:
             hold = catalog.log(name).head().hold
             app.confirm(f"{name} is {hold}. Have all other writers stopped?", yes=yes)
-        done = take(catalog, table=name, **options)
+        done = take(catalog, table=name, progress=not app.quiet, **options)
         while watch is not None:
             app.say(
                 f"{done.table}: version {done.version}, {done.versions} new, "
@@ -346,18 +329,29 @@ def _followed(
 ) -> str:
     """Return the name of the table `given`; import an unknown location first."""
     from delkalakedb.catalog.load import find_table_at
+    from delkalakedb.errors import TableNotFoundError, did_you_mean
     from delkalakedb.migrate import follow, name_of
     from delkalakedb.storage import open_store
 
-    if given in {table.name for table in catalog.tables()}:
+    known = {table.name for table in catalog.tables()}
+    if given in known:
         return given
     store = open_store(given, storage_options)
     if found := find_table_at(catalog, store.url):
         return found
     name = name or name_of(given)
-    with app.progress(name) as advance:
-        tell = _telling(advance)
-        follow(store, catalog, table=name, outside_files=outside_files, progress=tell)
+    try:
+        follow(
+            store,
+            catalog,
+            table=name,
+            outside_files=outside_files,
+            progress=not app.quiet,
+        )
+    except TableNotFoundError as error:
+        # Perhaps the location was meant as a name.
+        error.args = (f"{error}{did_you_mean(given, known)}",)
+        raise
     return name
 
 
@@ -390,15 +384,14 @@ def copy(
         what = ", ".join(tables) or "all tables"
         question = f"Copy {what}? The tables become read-only in this catalog."
         app.confirm(question, yes=yes)
-    with app.progress("rows") as advance:
-        done = copy_catalog(
-            app.catalog_uri,
-            target,
-            tables,
-            move=move,
-            dry_run=dry_run,
-            progress=lambda name, rows, total: advance(rows, total),
-        )
+    done = copy_catalog(
+        app.catalog_uri,
+        target,
+        tables,
+        move=move,
+        dry_run=dry_run,
+        progress=not app.quiet,
+    )
     changes = ((_copied(one), one.to_dict()) for one in done)
     app.output.changes(changes, _COPIED, "There are no tables.")
 

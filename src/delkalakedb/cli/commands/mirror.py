@@ -296,7 +296,7 @@ def fence(app: App, table: str, dry_run: bool, yes: bool) -> None:
     with app.connect() as catalog:
         was_fenced = is_fenced(catalog.log(table).state().protocol)
         if dry_run:
-            version = catalog.mirror_state(table)[0]
+            version = catalog._mirror_state(table)[0]
         else:
             app.confirm(
                 f"Fence {table}? Clients without support for catalogManaged can no "

@@ -26,8 +26,8 @@ def init(app: App) -> None:
 
     with app.connect(create=True) as catalog:
         created = catalog.init()
-        version = find_schema_version(catalog.backend)
-        data_path = catalog.settings.data_path or catalog.backend.default_data_path
+        version = find_schema_version(catalog._backend)
+        data_path = catalog.settings.data_path or catalog._backend.default_data_path
         record = {
             "catalog": str(catalog.uri),
             "schema_version": version,
@@ -189,7 +189,7 @@ def drop(
     from delkalakedb.settings import redact
 
     with app.connect() as catalog:
-        published, version, location = catalog.mirror_state(table)
+        published, version, location = catalog._mirror_state(table)
         files = list_objects(catalog, table) if with_data else []
         size_bytes = sum(file.size_bytes for file in files)
         where = redact(location)
@@ -204,10 +204,9 @@ def drop(
         if not dry_run:
             effect = data[0].upper() + data[1:]
             app.confirm(f"Drop {table} at version {version}? {effect}.", yes=yes)
-            with app.progress(f"drop {table}") as advance:
-                done = catalog.drop_table(
-                    table, with_data=with_data, force=force, progress=advance
-                )
+            done = catalog.drop_table(
+                table, with_data=with_data, force=force, progress=not app.quiet
+            )
     verb = "Would drop" if dry_run else "Dropped"
     if with_data and not dry_run:
         counted = count_of(done.deleted_files, "file")

@@ -103,14 +103,16 @@ class SqlRawTable:
         self,
         catalog: Catalog,
         name: str,
-        version: int | None,
+        version: int | Snapshot | None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.catalog = catalog
         self.name = name
         self.storage_options = storage_options
         self._identity: Identity | None = None
-        self.snapshot = self._load(_unsigned(version))
+        if not isinstance(version, Snapshot):
+            version = self._load(_unsigned(version))
+        self.snapshot = version
         # From here on it is this table, whatever becomes of its name.
         self._identity = self.snapshot.identity
 

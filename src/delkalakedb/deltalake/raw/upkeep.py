@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,7 +15,7 @@ from delkalakedb.catalog.read import load_commits
 from delkalakedb.clock import now_ms
 from delkalakedb.deltalake.raw.raw_table import SqlRawTable
 from delkalakedb.deltalake.vacuum import Vacuum, retention_of
-from delkalakedb.errors import DeltaError
+from delkalakedb.errors import DeltaError, DeltalakeDBError
 from delkalakedb.mirror.checkpoint import (
     clean_log,
     write_checkpoint,
@@ -89,7 +90,14 @@ def vacuum(
     info = _info("VACUUM START", parameters, start, custom)
     _commit(table, _newest(table), info)
     # What was ratified meanwhile may have brought a file back.
-    deleted = vacuum.delete(plan)
+    try:
+        deleted = vacuum.delete(plan)
+    except BaseException:
+        # The reason matters more than a second failure.
+        with suppress(DeltalakeDBError):
+            info = _info("VACUUM END", {"status": "FAILED"}, {}, custom)
+            _commit(table, _newest(table), info)
+        raise
     end = {"numDeletedFiles": len(deleted), "numVacuumedDirectories": 0}
     info = _info("VACUUM END", {"status": "COMPLETED"}, end, custom)
     _commit(table, _newest(table), info, app_txns(commit_properties))
@@ -172,7 +180,7 @@ def create_checkpoint(table: SqlRawTable, *, v2: bool = False) -> None:
         v2=v2,
     )
     write_last_checkpoint(store, made)
-    Outbox(table.catalog.backend).mark_checkpoint(mirror, version)
+    Outbox(table.catalog._backend).mark_checkpoint(mirror, version)
 
 
 def cleanup_metadata(table: SqlRawTable) -> None:
@@ -198,7 +206,7 @@ def compact_logs(
     table.log.head().check_ours()
     table.log.head(last)
     _published(table)
-    commits = load_commits(table.catalog.backend, table.name, first - 1, last)
+    commits = load_commits(table.catalog._backend, table.name, first - 1, last)
     actions = _compacted(a for ratified in commits for a in ratified.actions)
     _store(table).put(compacted_path(first, last), encode_commit(actions))
 
@@ -280,7 +288,7 @@ def _absent(table: SqlRawTable, version: int) -> list[Add]:
 def _published(table: SqlRawTable) -> Mirror:
     """Publish the loaded version if it isn't, and return the mirror."""
     table.log.head()
-    outbox = Outbox(table.catalog.backend)
+    outbox = Outbox(table.catalog._backend)
     mirror = outbox.load(table.name)
     if mirror.published_version < table.snapshot.version:
         publish(table.catalog, table.name, table.storage_options)

@@ -1,37 +1,52 @@
 """The methods of `SqlRawTable` that change a table by delta-rs, or by Arrow."""
 
 import inspect
-from collections.abc import Sequence
-from contextlib import closing
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
+import deltalake
 import msgspec
 import pyarrow as pa
 from deltalake._internal import RawDeltaTable
 
 from delkalakedb.deltalake.raw.merge import MergeRequest
 from delkalakedb.deltalake.raw.raw_table import SqlRawTable
-from delkalakedb.errors import DeltaError, PredicateError, TableExistsError
+from delkalakedb.errors import (
+    DeltaError,
+    PredicateError,
+    SchemaMismatchError,
+    TableExistsError,
+    did_you_mean,
+)
 from delkalakedb.model.actions import Add, Metadata, known
 from delkalakedb.model.new_actions import app_txns, custom_metadata
 from delkalakedb.model.predicate.matcher import is_of_partitions
 from delkalakedb.model.predicate.predicate import EVERY_FILE, Predicate, parse_predicate
-from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.model.schema.properties import check_changeable
+from delkalakedb.model.schema.schema import parse_path, parse_schema
 from delkalakedb.model.stats.stats import parse_stats
 from delkalakedb.write import Engine, Operation, Spool
 from delkalakedb.write.engines import (
     Compaction,
     Purge,
     Search,
+    VectorDelete,
     Vectors,
     can_purge,
     check_partitions,
     split_small,
     takes_vectors,
 )
-from delkalakedb.write.engines.deltars import IN_PRIVATE, DeltaRs, split_properties
+from delkalakedb.write.engines.deltars import (
+    IN_PRIVATE,
+    DeltaRs,
+    split_properties,
+    watched,
+)
 
 # bytes; delta-rs's own default
 _TARGET_BYTES = 100 * 1024 * 1024
@@ -68,7 +83,7 @@ def _signature(method: str) -> inspect.Signature:
 def write(table: SqlRawTable, *args: Any, **kwargs: Any) -> None:
     """Append rows, or overwrite the table."""
     options = _options("write", args, kwargs)
-    data, mode, predicate = options.pop("data"), options["mode"], options["predicate"]
+    data, mode = options.pop("data"), options["mode"]
     if mode == "ignore":
         return
     if mode == "error":
@@ -79,6 +94,13 @@ def write(table: SqlRawTable, *args: Any, **kwargs: Any) -> None:
         if small is not None:
             table.perform(Operation("append", small), None)
             return
+    with _explained_misfit(table, mode, options["batch_schema"]):
+        _write(table, data, options)
+
+
+def _write(table: SqlRawTable, data: Any, options: _Options) -> None:
+    """Have delta-rs append rows or overwrite the table."""
+    mode, predicate = options["mode"], options["predicate"]
     # The properties of an existing table that delta-rs doesn't know stay as they are.
     options["configuration"] = split_properties(options["configuration"])[0] or None
     commit_properties = options["commit_properties"]
@@ -97,6 +119,29 @@ def write(table: SqlRawTable, *args: Any, **kwargs: Any) -> None:
     table.perform(operation, commit_properties)
 
 
+@contextmanager
+def _explained_misfit(table: SqlRawTable, mode: str, schema: Any) -> Iterator[None]:
+    """Name the columns of data that don't fit the table in the error of a write."""
+    try:
+        yield
+    except Exception as error:
+        # delta-rs has no class of error for a value that can't be cast.
+        failed_cast = re.search(r"(?i)\bcast\b", str(error)) is not None
+        if not (isinstance(error, SchemaMismatchError) or failed_cast):
+            raise
+        from delkalakedb.model.schema.misfit import explain_misfit
+
+        snapshot = table.current()
+        data = parse_schema(deltalake.Schema.from_arrow(schema).to_json())
+        found = explain_misfit(data, parse_schema(snapshot.metadata.schema_string))
+        if found is None:
+            raise
+        what = f"{table.name}: {mode} on version {snapshot.version}"
+        # The value that can't be cast is in the cause only: it may be confidential.
+        cause = error.__cause__ if isinstance(error, DeltaError) else None
+        raise SchemaMismatchError(f"{what}: {found}") from cause or error
+
+
 def delete(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     """Delete rows; return metrics as JSON."""
     options = _options("delete", args, kwargs)
@@ -108,14 +153,16 @@ def delete(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
         lambda raw: raw.delete(**options),
         reads=lambda add: not (whole and _is_counted(add)),
     )
-    search = None if whole else Search(parsed, sql=predicate, deletes=True)
-    operation = Operation("delete", _with_vectors(table, engine, search), parsed)
+    search = None if whole else Search(parsed, sql=predicate)
+    marking = _with_vectors(table, engine, search, VectorDelete[str])
+    operation = Operation("delete", marking, parsed)
     return table.perform(operation, options["commit_properties"])
 
 
 def update(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     """Update rows; return metrics as JSON."""
     options = _options("update", args, kwargs)
+    _check_columns(table, "update", options["updates"])
     engine = DeltaRs[str](lambda raw: raw.update(**options))
     parsed = _parsed(table, options["predicate"])
     search = Search(parsed, sql=options["predicate"])
@@ -123,13 +170,31 @@ def update(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     return table.perform(operation, options["commit_properties"])
 
 
+def _check_columns(table: SqlRawTable, what: str, names: Iterable[str]) -> None:
+    """Raise `PredicateError` for an unknown column, which not every call notices."""
+    schema = parse_schema(table.current().metadata.schema_string)
+    known = {field.name.lower(): field.name for field in schema.fields}
+    for name in names:
+        first, *_ = parse_path(name)
+        spelt = {first.lower(), name.lower(), name.strip('"').lower()}
+        if not spelt & known.keys():
+            near = did_you_mean(name, known.values())
+            raise PredicateError(
+                f"{table.name}: {what}: no column {name}{near}; the table has "
+                f"{', '.join(known.values())}"
+            )
+
+
 def _with_vectors(
-    table: SqlRawTable, engine: DeltaRs[T], search: Search | None
+    table: SqlRawTable,
+    engine: DeltaRs[T],
+    search: Search | None,
+    kind: type[Vectors[T]] = Vectors,
 ) -> Engine[T]:
     """Return the engine that writes deletion vectors where the table takes them."""
     if search is None or not takes_vectors(table.current()):
         return engine
-    return Vectors(engine, search, table.catalog.settings.vectors)
+    return kind(engine, search, table.catalog.settings.vectors)
 
 
 def create_merge_builder(
@@ -173,7 +238,7 @@ def compact_optimize(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     enough = options["target_size"] or _target_bytes(snapshot.metadata)
     filters = options["partition_filters"]
     engine = DeltaRs[str](
-        lambda raw: raw.compact_optimize(**options),
+        watched(f"compact {table.name}", lambda raw: raw.compact_optimize(**options)),
         # delta-rs doesn't open files of the target size.
         reads=lambda add: add.size < enough,
     )
@@ -224,7 +289,9 @@ def _purge(
 def z_order_optimize(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     """Rewrite files in Z-order; return metrics as JSON."""
     options = _options("z_order_optimize", args, kwargs)
-    engine = DeltaRs[str](lambda raw: raw.z_order_optimize(**options))
+    _check_columns(table, "z-order", options["z_order_columns"])
+    what = f"z-order {table.name}"
+    engine = DeltaRs[str](watched(what, lambda raw: raw.z_order_optimize(**options)))
     return _rearrange(table, "z_order", engine, options)
 
 
@@ -259,7 +326,12 @@ def set_table_properties(table: SqlRawTable, *args: Any, **kwargs: Any) -> None:
         lambda raw: raw.set_table_properties(**options), properties=others
     )
     operation = Operation("set_table_properties", engine)
-    table.perform(operation, options["commit_properties"])
+    try:
+        table.perform(operation, options["commit_properties"])
+    except DeltaError:
+        # Says which property there isn't, and which one may be meant.
+        check_changeable(options["properties"])
+        raise
 
 
 def _alter(

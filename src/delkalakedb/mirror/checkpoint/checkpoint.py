@@ -81,10 +81,10 @@ def load_file_rows(
 ) -> _Batches:
     """Load the file actions as rows: unexpired tombstones, then live files."""
     cutoff_ms = tombstone_cutoff_ms(parse_properties(head.metadata), now_ms)
-    for files in _chunks(load_tombstones(catalog.backend, head, cutoff_ms)):
+    for files in _chunks(load_tombstones(catalog._backend, head, cutoff_ms)):
         yield rows(schema, "remove", layout.removes(files))
     columns = pa.schema([FILES_SCHEMA.field(name) for name in FILE_COLUMNS])
-    for files in _chunks(load_files(catalog.backend, head, columns)):
+    for files in _chunks(load_files(catalog._backend, head, columns)):
         yield rows(schema, "add", layout.adds(files))
 
 
@@ -198,7 +198,7 @@ def write_checkpoint(
     if table_id not in (None, head.table_id):
         raise MirrorError(f"{name}: another table has that name now")
     check_checkpointable(head.protocol)
-    making = measured(MAKE_CHECKPOINT, engine=catalog.backend.engine, table=name)
+    making = measured(MAKE_CHECKPOINT, engine=catalog._backend.engine, table=name)
     with making, TemporaryDirectory(prefix="checkpoint-") as folder:
         target = _Target(store, Path(folder) / "rows.parquet")
         write = _write_v2 if _is_v2(head, asked=v2) else _write_v1

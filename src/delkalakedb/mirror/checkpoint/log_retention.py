@@ -158,7 +158,7 @@ def make_checkpoint(
     """
     if catalog.log(mirror.name).head().read_only is not None:
         return None
-    outbox, settings = Outbox(catalog.backend), catalog.settings.mirror
+    outbox, settings = Outbox(catalog._backend), catalog.settings.mirror
     if not outbox.claim_checkpoint(mirror, version, settings.lease):
         return None
     started_ms = now_ms()

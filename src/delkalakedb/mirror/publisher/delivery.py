@@ -112,7 +112,7 @@ class _Background:
         version: int,
         options: Mapping[str, str] | None,
     ) -> None:
-        key = (id(catalog.backend), name)
+        key = (id(catalog._backend), name)
         with self._changed:
             if key not in self._jobs:
                 own = Catalog(catalog.uri, catalog.settings)
@@ -139,7 +139,7 @@ class _Background:
             with self._changed:
                 if job.catalog.closed:
                     continue
-                key = (id(job.catalog.backend), job.name)
+                key = (id(job.catalog._backend), job.name)
                 if again is not None and not self._ending and key not in self._jobs:
                     job.due = again
                     self._jobs[key] = job
@@ -160,7 +160,7 @@ class _Background:
 
     def _attempt(self, job: _Job) -> float | None:
         """Publish a table; return the time of the next attempt, or None if done."""
-        catalog, outbox = job.catalog, Outbox(job.catalog.backend)
+        catalog, outbox = job.catalog, Outbox(job.catalog._backend)
         retry = catalog.settings.mirror.retry
         try:
             mirror = outbox.load(job.name)

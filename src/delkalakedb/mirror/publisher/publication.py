@@ -47,11 +47,31 @@ class Published:
 def publish(
     catalog: Catalog, name: str, storage_options: Mapping[str, str] | None = None
 ) -> int:
-    """Publish the ratified versions of a table; return the newest published version.
+    """Publish the ratified versions of a table.
 
     Wait up to `mirror.wait` seconds while another process publishes the table.
+
+    Args:
+        catalog: the table's catalog.
+        name: the table.
+        storage_options: of the table's object store, as deltalake takes them.
+
+    Returns:
+        The newest published version.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        DivergedError: The log has a commit that the catalog didn't ratify.
+        StorageError: The object store can't be reached.
+
+    Examples:
+        >>> external = {"mode": "external"}
+        >>> catalog = dk.connect("deltasql://sqlite/meta.db", mirror=external)
+        >>> catalog.write("cities", pa.table({"city": ["Oslo"]}))
+        >>> dk.mirror.publish(catalog, "cities")
+        0
     """
-    upto = Outbox(catalog.backend).load(name).ratified_version
+    upto = Outbox(catalog._backend).load(name).ratified_version
     wait_s = catalog.settings.mirror.wait
     stores = stores_with(storage_options)
     return publish_table(catalog, name, stores, upto, wait_s=wait_s).version
@@ -78,7 +98,7 @@ def publish_table(
         early: try even if the next attempt is postponed after a failure.
         commits: new commits to the table, whose actions needn't be loaded.
     """
-    outbox = Outbox(catalog.backend)
+    outbox = Outbox(catalog._backend)
     deadline, held = time.monotonic() + wait_s, False
     waits = pauses(_PAUSE_S, _LONGEST_PAUSE_S)
     while True:
@@ -116,8 +136,8 @@ def publish_held(
         for c in commits
         if c.ratified is not None and _is_of(c.ratified.head, lease.mirror)
     }
-    outbox = Outbox(catalog.backend)
-    with measured(PUBLISH, engine=catalog.backend.engine, table=lease.mirror.name):
+    outbox = Outbox(catalog._backend)
+    with measured(PUBLISH, engine=catalog._backend.engine, table=lease.mirror.name):
         return _Publication(catalog, outbox, lease, stores, carried).run()
 
 
@@ -241,7 +261,7 @@ class _Publication:
         versions = range(self._published + 1, upto + 1)
         if all(version in self._carried for version in versions):
             return [self._carried[version] for version in versions]
-        name, backend = self._lease.mirror.name, self._catalog.backend
+        name, backend = self._lease.mirror.name, self._catalog._backend
         return load_commits(backend, name, self._published, upto)
 
     def _hold(self) -> None:

@@ -66,7 +66,17 @@ _LEVELS: dict[LagLevel, int] = {
 
 @dataclass(frozen=True, slots=True)
 class LagAlert:
-    """A table's lag that passed `mirror.lag_warn` or `mirror.lag_alert`, or ended."""
+    """A table's lag that passed `mirror.lag_warn` or `mirror.lag_alert`, or ended.
+
+    Args:
+        level: `warn`, `alert`, or `ok` when the lag has ended.
+        status: the table's mirror.
+
+    Examples:
+        >>> (status,) = dk.mirror.status("deltasql://sqlite/meta.db")
+        >>> dk.mirror.LagAlert("ok", status).status.versions_behind
+        0
+    """
 
     level: LagLevel
     status: MirrorStatus
@@ -80,6 +90,14 @@ class Reconciler:
         table: only this table.
         storage_options: for the object stores, as deltalake takes them.
         on_lag: called when a table's lag passes a threshold, and when it is over.
+
+    Examples:
+        >>> external = {"mode": "external"}
+        >>> catalog = dk.connect("deltasql://sqlite/meta.db", mirror=external)
+        >>> catalog.write("cities", pa.table({"city": ["Oslo"]}))
+        >>> reconciler = dk.mirror.Reconciler(catalog, table="cities")
+        >>> [status.published_version for status in reconciler.run_once()]
+        [0]
     """
 
     def __init__(
@@ -91,7 +109,7 @@ class Reconciler:
         on_lag: Callable[[LagAlert], None] | None = None,
     ) -> None:
         self._catalog = catalog
-        self._outbox = Outbox(catalog.backend)
+        self._outbox = Outbox(catalog._backend)
         self._table = table
         self._stores = stores_with(storage_options)
         self._on_lag = on_lag
@@ -100,16 +118,33 @@ class Reconciler:
         self._levels: dict[str, LagLevel] = {}
         self._checked: dict[str, float] = {}
         self._look_at_all = 0.0
-        self._presence = Presence(catalog.backend, table)
+        self._presence = Presence(catalog._backend, table)
         self._passed: float | None = None
         self._failure: str | None = None
 
     def stop(self) -> None:
-        """Ask `run_forever` to finish the current tables and return."""
+        """Ask `run_forever` to finish the current tables and return.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> reconciler = dk.mirror.Reconciler(catalog)
+            >>> reconciler.stop()
+            >>> reconciler.run_forever()
+        """
         self._stop.set()
 
     def trouble(self) -> str | None:
-        """Return why `run_forever` doesn't publish now; None if it does."""
+        """Return why `run_forever` doesn't publish now.
+
+        Returns:
+            The reason; None if `run_forever` publishes.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> reconciler = dk.mirror.Reconciler(catalog)
+            >>> reconciler.trouble()
+            "the catalog hasn't been read yet"
+        """
         if self._failure is not None:
             return self._failure
         if self._passed is None:
@@ -120,7 +155,20 @@ class Reconciler:
         return None
 
     def run_once(self) -> list[MirrorStatus]:
-        """Publish all tables once, also postponed ones; return their statuses then."""
+        """Publish all tables once, also postponed ones.
+
+        Returns:
+            The status of each table's mirror afterwards.
+
+        Raises:
+            CatalogUnavailableError: The database can't be reached.
+
+        Examples:
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> reconciler = dk.mirror.Reconciler(catalog)
+            >>> [(status.table, status.state) for status in reconciler.run_once()]
+            [('sales', 'published')]
+        """
         mirrors = self._mirrors()
         self._watch_all(map(status_of, mirrors))
         with self._workers() as workers:
@@ -132,9 +180,19 @@ class Reconciler:
         return statuses
 
     def run_forever(self) -> None:
-        """Publish until `stop`; while the database can't be reached, wait and retry."""
+        """Publish until `stop`; while the database can't be reached, wait and retry.
+
+        Examples:
+            >>> from threading import Thread
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> reconciler = dk.mirror.Reconciler(catalog)
+            >>> thread = Thread(target=reconciler.run_forever)
+            >>> thread.start()
+            >>> reconciler.stop()
+            >>> thread.join()
+        """
         mirror = self._catalog.settings.mirror
-        self._catalog.backend.warm_up()
+        self._catalog._backend.warm_up()
         # Apart, so that a large checkpoint doesn't delay publishing.
         with self._workers() as workers, ThreadPoolExecutor(1, "checkpoint") as maker:
             wait_s, failures = mirror.poll, 0
@@ -325,6 +383,15 @@ def run(
 
     Returns:
         The status of each table's mirror at the end.
+
+    Raises:
+        CatalogNotFoundError: The database has no catalog.
+        DeltaError: The metrics can't be served at the port.
+
+    Examples:
+        >>> (status,) = dk.mirror.run("deltasql://sqlite/meta.db", once=True)
+        >>> status.table, status.state
+        ('sales', 'published')
     """
     table = uri_of(uri).table
     with using_catalog(uri) as catalog:

@@ -57,6 +57,11 @@ class Republished:
             but not the same bytes.
         checkpoints: the versions whose checkpoints were lost.
         last_checkpoint: the version that `_last_checkpoint` names, if it was lost.
+
+    Examples:
+        >>> done = dk.mirror.republish("deltasql://sqlite/meta.db?table=sales")
+        >>> done.versions, done.checkpoints
+        ((), ())
     """
 
     table: str
@@ -66,7 +71,16 @@ class Republished:
     last_checkpoint: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary of JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field.
+
+        Examples:
+            >>> done = dk.mirror.republish("deltasql://sqlite/meta.db?table=sales")
+            >>> done.to_dict()["versions"]
+            []
+        """
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
@@ -88,11 +102,30 @@ def republish(
         uri: the URI of a table, or a catalog.
         from_version: the oldest version to look at; by default the oldest one that the
             log has, or that the table's log retention promises.
+        table: the table's name, if the URI has none.
         rewrite: also write entries of other writers, of which the catalog has the
             actions, but not the exact bytes.
-        table: the table's name, if the URI has none.
         storage_options: of the table's object store, as deltalake takes them.
         store: the store at the table's location, if it is open already.
+
+    Returns:
+        The versions whose entries and checkpoints were written again.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        ReadOnlyError: The table is followed, or was moved to another catalog.
+        MirrorError: An entry can't be restored byte for byte, and `rewrite` isn't set.
+        VersionNotFoundError: The catalog has no published version as old as
+            `from_version`.
+        DivergedError: The log has a commit that the catalog didn't ratify.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
+        >>> (lost,) = Path().rglob("*1.json")
+        >>> lost.unlink()
+        >>> dk.mirror.republish(table.catalog_uri).versions
+        (1,)
     """
     with using_table(uri, table) as (catalog, name):
         store = store or open_store(catalog.table(name).location, storage_options)
@@ -200,7 +233,7 @@ class _Republication:
                 some = versions[start : start + _TOGETHER]
                 bounds = (some[0] - 1, some[-1])
                 name = self._mirror.name
-                yield from load_commits(self._catalog.backend, name, *bounds)
+                yield from load_commits(self._catalog._backend, name, *bounds)
 
     def _put(self, commit: LoggedCommit, hashes: _Hashes) -> None:
         version, name = commit.head.version, self._mirror.name
@@ -228,7 +261,7 @@ class _Republication:
                 f"(deltasql mirror republish {name} --rewrite)"
             )
         # First: killed before the entry is there, this is done again.
-        Outbox(self._catalog.backend).mark_hash(self._lease, version, sha256_of(data))
+        Outbox(self._catalog._backend).mark_hash(self._lease, version, sha256_of(data))
         self._rewritten.append(version)
 
     def _make_checkpoints(self, first: int) -> dict[int, Checkpoint]:
@@ -290,7 +323,7 @@ class _Republication:
 
 def _load_hashes(catalog: Catalog, mirror: Mirror, first: int) -> dict[int, str | None]:
     key = {"table_id": mirror.table_id, "first": first}
-    with catalog.backend.reading() as session:
+    with catalog._backend.reading() as session:
         rows = session.rows(PublishedRow, "load_published", key)
     return {row.version: row.sha256 for row in rows}
 

@@ -1,12 +1,20 @@
 """How far each table's mirror is behind, for people and for monitoring."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any
 
 from delkalakedb.catalog import Catalog, CatalogOrUri, uri_of, using_catalog
-from delkalakedb.catalog.commit import Mirror, Outbox, load_reconcilers
-
-MirrorState = Literal["pending", "published", "failed", "diverged", "held"]
+from delkalakedb.catalog.commit import (
+    Mirror,
+    MirrorState,
+    Outbox,
+    load_reconcilers,
+)
+from delkalakedb.model.display import format_span
+from delkalakedb.model.markup import Listing, StateWord
+from delkalakedb.model.times import from_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +28,18 @@ class MirrorStatus:
         published_version: the newest version in the log; -1 for none.
         versions_behind: how many versions wait to be published.
         seconds_behind: how long the oldest unpublished version has been waiting.
-        state: `published`, `pending`, `failed` (to be retried), `diverged`
-            (a writer bypassed the catalog, and publishing has stopped), or `held`
-            (the table is followed here, or another catalog has it).
+        state: `published`, `pending`, `failed` (to be retried), `diverged` (a writer
+            bypassed the catalog, and publishing has stopped), or `held` (the table is
+            followed here, or another catalog has it).
         attempts: failures in a row.
         last_error: the message of the last failure.
-        next_try_ms: the time of the next attempt.
+        next_try_ms: the time of the next attempt, in milliseconds since the epoch.
         checkpoint_version: the newest version with a checkpoint; -1 for none.
+
+    Examples:
+        >>> (status,) = dk.mirror.status("deltasql://sqlite/meta.db")
+        >>> status.state, status.published_version, status.versions_behind
+        ('published', 1, 0)
     """
 
     table: str
@@ -41,25 +54,71 @@ class MirrorStatus:
     next_try_ms: int | None
     checkpoint_version: int
 
+    @property
+    def next_try(self) -> datetime | None:
+        """The time of the next attempt after a failure, in UTC."""
+        return None if self.next_try_ms is None else from_ms(self.next_try_ms)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field.
+
+        Examples:
+            >>> (status,) = dk.mirror.status("deltasql://sqlite/meta.db")
+            >>> status.to_dict()["state"]
+            'published'
+        """
         return asdict(self)
 
 
+class Statuses(Listing[MirrorStatus]):
+    """The mirrors of several tables: a list that a notebook shows as a table."""
+
+    @staticmethod
+    def _row(item: MirrorStatus) -> Mapping[str, object]:
+        return {
+            "table": item.table,
+            "state": StateWord(item.state),
+            "version": item.ratified_version,
+            "published": item.published_version,
+            "behind": item.versions_behind,
+            "for": format_span(item.seconds_behind) if item.versions_behind else None,
+            "last error": item.last_error,
+        }
+
+
 def status(uri: CatalogOrUri, table: str | None = None) -> list[MirrorStatus]:
-    """Return the mirror of a table, or of every table of a catalog, by name."""
+    """Return the mirror of a table, or of every table of a catalog.
+
+    Args:
+        uri: the URI of a table, or a catalog.
+        table: the table's name, if the URI has none; all tables by default.
+
+    Returns:
+        The status of each mirror, sorted by the table's name.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db"
+        >>> [(status.table, status.state) for status in dk.mirror.status(uri)]
+        [('sales', 'published')]
+    """
     table = table or uri_of(uri).table
     with using_catalog(uri) as catalog:
-        outbox = Outbox(catalog.backend)
+        outbox = Outbox(catalog._backend)
         mirrors = outbox.load_all() if table is None else [outbox.load(table)]
-        return [*map(status_of, mirrors)]
+        return Statuses(map(status_of, mirrors))
 
 
 def absence(catalog: Catalog) -> str | None:
     """Return that no reconciler runs, if only a reconciler would publish."""
     if catalog.settings.mirror.mode != "external":
         return None
-    seen = load_reconcilers(catalog.backend)
+    seen = load_reconcilers(catalog._backend)
     if any(one.runs for one in seen):
         return None
     last = "none was seen in the last day"
@@ -81,20 +140,9 @@ def status_of(mirror: Mirror) -> MirrorStatus:
         published_version=mirror.published_version,
         versions_behind=behind,
         seconds_behind=max(0.0, (now_ms - since_ms) / 1000) if behind else 0.0,
-        state=_state(mirror, behind),
+        state=mirror.condition,
         attempts=mirror.attempts,
         last_error=mirror.last_error,
         next_try_ms=mirror.next_try_ms,
         checkpoint_version=mirror.checkpoint_version,
     )
-
-
-def _state(mirror: Mirror, behind: int) -> MirrorState:
-    """Return the state; the database stores only how the last attempt ended."""
-    if mirror.hold is not None:
-        return "held"
-    if mirror.state == "diverged":
-        return "diverged"
-    if not behind:
-        return "published"
-    return "failed" if mirror.state == "failed" else "pending"

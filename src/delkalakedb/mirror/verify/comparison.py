@@ -5,7 +5,7 @@ the buckets whose sums differ are read again.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -15,6 +15,7 @@ import msgspec
 
 from delkalakedb.errors import DeltaError
 from delkalakedb.model.actions import KINDS, Action, action_to_dict
+from delkalakedb.model.markup import Listing, StateWord, card, grid
 from delkalakedb.model.schema.schema import Column, Schema
 from delkalakedb.model.stats.stats import Stats, column_bounds, parse_stats
 from delkalakedb.model.stats.values import TIMES, kind_of
@@ -44,9 +45,21 @@ class Difference:
 class Report:
     """The differences between a table's mirror and the catalog.
 
-    Both are compared at the published version, which is -1 if nothing is published. So
-    a lag of the mirror isn't a difference. `complete` is False if there are more
-    differences than were asked for.
+    Both are compared at the published version. So a lag of the mirror isn't a
+    difference.
+
+    Args:
+        table: the table's name.
+        ratified_version: the newest version in the catalog.
+        published_version: the newest version in the log; -1 for none.
+        versions_checked: how many versions were compared.
+        differences: the differences that were found.
+        complete: whether these are all differences; False if there are more than were
+            asked for.
+
+    Examples:
+        >>> print(dk.verify("deltasql://sqlite/meta.db?table=sales"))
+        sales: ok (ratified 1, published 1, versions checked: 1)
     """
 
     table: str
@@ -62,9 +75,29 @@ class Report:
         return not self.differences
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as JSON values.
+
+        Returns:
+            The values by field, and whether the report is `ok`.
+
+        Examples:
+            >>> dk.verify("deltasql://sqlite/meta.db?table=sales").to_dict()["ok"]
+            True
+        """
         values: dict[str, Any] = msgspec.to_builtins(self)
         return {**values, "differences": list(values["differences"]), "ok": self.ok}
+
+    def _repr_html_(self) -> str:
+        fields = {
+            "mirror": StateWord("ok" if self.ok else "differs"),
+            "version": self.ratified_version,
+            "published": self.published_version,
+            "versions checked": self.versions_checked,
+        }
+        rows = ((one.version, one.where, one.message) for one in self.differences)
+        end = "" if self.complete else "<div>… and more</div>"
+        found = grid(["version", "file", "difference"], rows) + end
+        return card(f"verify {self.table}", fields, "" if self.ok else found)
 
     def __str__(self) -> str:
         count = len(self.differences)
@@ -75,6 +108,21 @@ class Report:
             *(f"  {difference}" for difference in self.differences),
         ]
         return "\n".join(lines if self.complete else [*lines, "  ... and more"])
+
+
+class Reports(Listing[Report]):
+    """The reports on several tables: a list that a notebook shows as a table."""
+
+    @staticmethod
+    def _row(item: Report) -> Mapping[str, object]:
+        return {
+            "table": item.table,
+            "mirror": StateWord("ok" if item.ok else "differs"),
+            "version": item.ratified_version,
+            "published": item.published_version,
+            "versions checked": item.versions_checked,
+            "differences": "; ".join(map(str, item.differences)),
+        }
 
 
 Body = dict[str, Any]

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from itertools import chain, count, islice, takewhile
 
+import pyarrow as pa
+
 from delkalakedb.catalog import Catalog, CatalogOrUri, uri_of, using_catalog
 from delkalakedb.catalog.engine import PublishedRow
 from delkalakedb.catalog.read import Head, LoggedCommit, load_commits, load_files
@@ -20,6 +22,7 @@ from delkalakedb.mirror.verify.comparison import (
     Difference,
     Form,
     Report,
+    Reports,
     as_checkpointed,
     as_parsed,
     as_unmeasured,
@@ -53,6 +56,13 @@ from delkalakedb.model.log import Replay
 from delkalakedb.model.paths import LOG, commit_path
 from delkalakedb.model.schema.properties import parse_properties, tombstone_cutoff_ms
 from delkalakedb.model.schema.schema import parse_schema
+from delkalakedb.progress import (
+    Progress,
+    ProgressOption,
+    counted,
+    report,
+    reporting,
+)
 from delkalakedb.storage import ObjectMeta, ObjectNotFoundError, Store, open_store
 from delkalakedb.storage.log import (
     FileTxnLogReader,
@@ -67,7 +77,8 @@ from delkalakedb.storage.log import (
 # By version: the transaction id, and the hash of the published file.
 _Commits = dict[int, PublishedRow]
 _Actions = tuple[Action, ...]
-_Entries = Generator[tuple[int, bytes | None, bytes | None], None, None]
+_Entry = tuple[int, bytes | None, bytes | None]
+_Entries = Generator[_Entry, None, None]
 _HERE = Reading()
 
 
@@ -75,6 +86,8 @@ def verify(
     uri: CatalogOrUri,
     deep: bool = False,
     storage_options: Mapping[str, str] | None = None,
+    *,
+    progress: ProgressOption = None,
 ) -> Report | list[Report]:
     """Compare the mirror of a table, or of every table of a catalog, with the catalog.
 
@@ -83,12 +96,28 @@ def verify(
             of the catalog gets a report.
         deep: compare every version instead of the latest, and look for the data files.
         storage_options: of the tables' object store, as deltalake takes them.
+        progress: called with a `Progress` whose unit is a table's versions or files;
+            True draws a bar.
+
+    Returns:
+        The report on the table, or a report on each table of the catalog.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        StorageError: The object store can't be reached.
+
+    Examples:
+        >>> report = dk.verify("deltasql://sqlite/meta.db?table=sales", deep=True)
+        >>> report.ok, report.versions_checked
+        (True, 2)
     """
     name = uri_of(uri).table
-    with using_catalog(uri) as catalog:
+    with using_catalog(uri) as catalog, reporting(progress):
         tables = catalog.tables() if name is None else [catalog.table(name)]
         stores = {t.name: open_store(t.location, storage_options) for t in tables}
-        reports = [verify_table(catalog, *item, deep=deep) for item in stores.items()]
+        reports = Reports(
+            verify_table(catalog, *item, deep=deep) for item in stores.items()
+        )
     return reports if name is None else reports[0]
 
 
@@ -114,7 +143,7 @@ def verify_table(
             caller has read them all; ignored if the log has a checkpoint.
         reading: what reads the log.
     """
-    published, ratified, _ = catalog.mirror_state(name)
+    published, ratified, _ = catalog._mirror_state(name)
     check = _Verification(catalog, name, store, published, replay, reading)
     found = list(islice(check.differences(deep), limit + 1))
     return Report(
@@ -142,7 +171,7 @@ class _Verification:
         # The replay of the published version, as soon as the log was read.
         self._replay = replay if replay and replay.version == published else None
         self._reading = reading
-        self._backend = catalog.backend
+        self._backend = catalog._backend
         self._name = name
         self._window: dict[int, LoggedCommit] = {}
         self._store = store
@@ -176,7 +205,7 @@ class _Verification:
         self, files: LogFiles, versions: range, commits: _Commits
     ) -> Iterator[Difference]:
         with closing(self._entries(files, versions)) as entries:
-            for version, data, _ in entries:
+            for version, data, _ in self._counted(entries, versions):
                 yield from self._bytes(version, commits, files, data)
         if self._published in files.commits or self._published in files.checkpoints:
             yield from self._state(files)
@@ -208,7 +237,7 @@ class _Verification:
         first = versions.start if tail is None else tail.version + 1
         read = range(min(first, versions.start), versions.stop)
         with closing(self._entries(files, read)) as entries:
-            for version, data, checksum in entries:
+            for version, data, checksum in self._counted(entries, read):
                 if version in versions:
                     yield from self._bytes(version, commits, files, data)
                     if checksum is not None:
@@ -221,6 +250,10 @@ class _Verification:
                 tail = _applied(tail, version, actions)
         if tail is not None:
             self._replay = tail
+
+    def _counted(self, entries: _Entries, versions: range) -> Iterator[_Entry]:
+        what = f"verify {self._name}"
+        return counted(what, entries, len(versions), "versions")
 
     def _start_replay(self, files: LogFiles) -> Replay | None:
         """Return the log at its newest checkpoint, for later commits to be applied to.
@@ -365,13 +398,22 @@ class _Verification:
         )
         yield from compare(version, where, *others, form)
         schema = summed_schema(checkpointed=form is not as_written)
-        ours = sum_rows(load_files(self._backend, self._sql.head(version), schema))
+        ours = sum_rows(self._files(version, schema))
         # A part that can't be read is reported by the comparison below.
         with suppress(*UNREADABLE):
             if sum_log(log.files(), schema) == ours:
                 return
         files = lambda: self._sql.adds(version), lambda: as_actions(log.files())
         yield from compare(version, where, *files, form)
+
+    def _files(self, version: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the live files of a version, and report how many were compared."""
+        head, done = self._sql.head(version), 0
+        for batch in load_files(self._backend, head, schema):
+            yield batch
+            done += batch.num_rows
+            what, total = f"verify {self._name}", head.num_files
+            report(Progress(what=what, done=done, total=total, unit="files"))
 
     def _kept(self, version: int) -> Form:
         """Return the form of the actions that a version's checkpoint keeps."""

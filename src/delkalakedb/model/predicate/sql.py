@@ -15,6 +15,7 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
 from delkalakedb.errors import PredicateError
+from delkalakedb.model.display import syntax_problem
 from delkalakedb.model.predicate.predicate import (
     FLIPPED,
     And,
@@ -35,7 +36,6 @@ from delkalakedb.model.predicate.predicate import (
 from delkalakedb.model.schema.schema import Column, Schema
 from delkalakedb.model.stats.values import Kind, coerce, kind_of
 from delkalakedb.model.times import parse_moment
-from delkalakedb.settings import uncoloured
 
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _MOMENTS = {"TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ", "DATETIME"}
@@ -80,7 +80,7 @@ def parse_condition(text: str) -> Any:
     try:
         trees = _Sql().parse_into(exp.Condition, text)
     except SqlglotError as error:
-        words = uncoloured(str(error.__cause__ or error)).replace("\n ", "")
+        words = syntax_problem(error.__cause__ or error)
         raise PredicateError(f"can't parse {text!r}: {words}") from error
     except RecursionError as error:
         raise PredicateError("the filter is nested too deeply") from error

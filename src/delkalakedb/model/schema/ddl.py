@@ -13,9 +13,9 @@ from sqlglot import TokenType, exp, parse_one
 from sqlglot.dialects.databricks import Databricks
 from sqlglot.errors import SqlglotError
 
-from delkalakedb.errors import CodecError
+from delkalakedb.errors import CodecError, did_you_mean
+from delkalakedb.model.display import syntax_problem
 from delkalakedb.model.schema.schema import Field, Schema, check_schema, parse_schema
-from delkalakedb.settings import uncoloured
 
 _TYPES = {
     "BIGINT": "long",
@@ -36,13 +36,18 @@ _TYPES = {
     "VARCHAR": "string",
     "VARIANT": "variant",
 }
+_SPELLED = (*_TYPES, "ARRAY", "DECIMAL", "INTEGER", "MAP", "STRING", "STRUCT")
 _WRITTEN = {"byte": "TINYINT", "integer": "INT", "long": "BIGINT", "short": "SMALLINT"}
+_BEFORE = "CREATE TABLE t ("
 _MAX_PRECISION = 38
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Columns(Databricks):
     """Spark's SQL, but double quotes enclose names, as in DuckDB's."""
+
+    # So that an unknown type is parsed, and can be named.
+    SUPPORTS_USER_DEFINED_TYPES = True
 
     class Tokenizer(Databricks.Tokenizer):
         IDENTIFIERS = ['"', "`"]  # noqa: RUF012
@@ -63,10 +68,10 @@ _NO_NAMES = frozenset(
 def parse_ddl(text: str) -> str:
     """Return Delta's schema, as JSON, of columns written as SQL."""
     try:
-        table = parse_one(f"CREATE TABLE t ({text}\n)", read=_Columns)
+        table = parse_one(f"{_BEFORE}{text}\n)", read=_Columns)
         fields = [_field(column, "") for column in _columns(table)]
     except (SqlglotError, RecursionError) as error:
-        problem = uncoloured(str(error).splitlines()[0])
+        problem = syntax_problem(error, len(_BEFORE))
         raise CodecError(f"not a list of columns in SQL: {problem}") from error
     schema: str = msgspec.json.encode({"type": "struct", "fields": fields}).decode()
     check_schema(parse_schema(schema), ())
@@ -140,6 +145,9 @@ def _type(kind: exp.Expr, name: str) -> Any:
             return _decimal([param.this for param in inner], name)
         case word, 0 if word in _TYPES:
             return _TYPES[word]
+    if kind.this is exp.DType.USERDEFINED:
+        near = did_you_mean(kind.sql(), _SPELLED)
+        raise CodecError(f"unknown type {kind.sql()} for column {name}{near}")
     raise CodecError(f"column {name}: Delta has no type {kind.sql()}")
 
 

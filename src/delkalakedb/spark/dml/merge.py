@@ -21,6 +21,7 @@ from delkalakedb.model.schema.identity import (
     check_not_updated,
     identity_columns,
 )
+from delkalakedb.model.schema.schema import parse_path
 from delkalakedb.spark.dml.clauses import (
     CLAUSE,
     COPY,
@@ -64,12 +65,14 @@ from delkalakedb.spark.writer import (
     Timer,
     assigned_columns,
     by_name,
+    check_fields,
     commit_info,
     default_columns,
     evolved_metadata,
     finished,
     generated_columns,
     numbered,
+    updated_fields,
 )
 from delkalakedb.write.engines import Work
 
@@ -195,9 +198,16 @@ class MergedRow:
     def _is_used(self, name: str) -> bool:
         """Return whether a clause assigns a column `name` of the source."""
         return any(
-            c.assigned is None or name.lower() in {key.lower() for key in c.assigned}
+            c.assigned is None or name.lower() in map(self._column, c.assigned)
             for c in self._assigning
         )
+
+    def _column(self, key: str) -> str:
+        """Return the column, in lower case, that a clause assigns by the path `key`."""
+        first, *rest = (name.lower() for name in parse_path(key))
+        is_alias = first == (self._target.alias or "").lower()
+        there = find_field(spark_schema(self._target.metadata), first)
+        return rest[0] if rest and is_alias and there is None else first
 
     def _values(
         self,
@@ -244,7 +254,12 @@ class MergedRow:
         current = self._nothing if inserts else self._now
         type_of = self._target.type_of(self._plan.source)
         return assigned_columns(
-            self.schema, given, current, type_of, self._target.alias
+            self.schema,
+            given,
+            current,
+            type_of,
+            self._target.alias,
+            fills=self._plan.evolves,
         )
 
     def _all_assigned(self, clause: Clause) -> dict[str, Column]:
@@ -261,12 +276,19 @@ class MergedRow:
                 f"column {', '.join(missing)}, which {clause.action} of all columns "
                 f"needs; the source has {', '.join(source.schema.names)}"
             )
-        kinds = {field.name: field.dataType for field in self.schema.fields}
-        return {
-            name: by_name(source[quoted(field.name)], field.dataType, kinds[name])
-            for name, field in found.items()
-            if field is not None
-        }
+        assigned = {}
+        for name, field in found.items():
+            if field is None:
+                continue
+            value, given = source[quoted(field.name)], field.dataType
+            wanted = self.schema[name].dataType
+            check_fields(given, wanted, fills=self._plan.evolves)
+            assigned[name] = (
+                by_name(value, given, wanted)
+                if clause.action == "insert"
+                else updated_fields(value, given, self._now(name), wanted)
+            )
+        return assigned
 
     def _now(self, name: str) -> Column:
         """Return a column of the table, cast to its type in the new schema."""
@@ -353,6 +375,7 @@ class Merge:
         timer = Timer()
         self._row.check()
         candidates = self._target.files(self._where)
+        self._check_by_source(candidates)
         found = self._find(candidates)
         timer.scanned()
         with Output(self._target, self._row.changed_metadata) as out:
@@ -378,6 +401,18 @@ class Merge:
     @property
     def _matches(self) -> Column:
         return column_of(self._plan.condition)
+
+    def _check_by_source(self, candidates: Files) -> None:
+        """Raise an error for a clause on unmatched rows that uses the source.
+
+        The join would make every column of the source null in these rows.
+        """
+        given = [clause for _, clause in self._clauses.of(When.NOT_MATCHED_BY_SOURCE)]
+        if not given:
+            return
+        rows = self._target.frame(candidates.only(()))
+        used = [value for c in given for value in (c.assigned or {}).values()]
+        _ = rows.select(*(c.holds for c in given), *map(column_of, used)).schema
 
     def _find(self, candidates: Files) -> _Found:
         if not candidates:

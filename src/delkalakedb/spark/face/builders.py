@@ -13,7 +13,6 @@ from delkalakedb.catalog import open_catalog
 from delkalakedb.errors import (
     DeltaError,
     TableExistsError,
-    TableNotFoundError,
 )
 from delkalakedb.settings import Uri, format_uri, is_deltasql, parse_uri, require_table
 from delkalakedb.spark.dml import (
@@ -199,9 +198,7 @@ class DeltaTableBuilder(Generic[T]):
 
         def exists(made: Staging[None] | None = None) -> bool:
             """Return whether the table exists, and replace it if the mode says so."""
-            try:
-                snapshot = catalog.snapshot(name)
-            except TableNotFoundError:
+            if (snapshot := catalog.find(name)) is None:
                 return False
             if self._mode == "error":
                 raise TableExistsError(f"{name}: a table of this name already exists")
@@ -212,7 +209,8 @@ class DeltaTableBuilder(Generic[T]):
 
         if not exists():
             if self._mode == "replace":
-                raise TableNotFoundError(f"{name}: the catalog has no such table")
+                # Raises the error that suggests near names.
+                catalog.snapshot(name)
             place = self._location or uri.location
             new = definition.creation()
             make_table(catalog, name, place, new, options, exists)

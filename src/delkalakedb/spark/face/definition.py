@@ -24,6 +24,7 @@ from delkalakedb.model.rules.protocol import (
     not_less,
     supporting,
 )
+from delkalakedb.model.schema.identity import identity_columns
 from delkalakedb.spark.schemas import check_new_schema
 from delkalakedb.spark.writer import evolved_protocol
 from delkalakedb.write import Operation, Target
@@ -88,6 +89,7 @@ class Definition:
         (protocol,) = (action for action in actions if isinstance(action, Protocol))
         (metadata,) = (action for action in actions if isinstance(action, Metadata))
         check_new_schema(self.schema, metadata)
+        identity_columns(metadata)  # checks them
         protocol = evolved_protocol(protocol, metadata)
         domains = []
         if self.cluster_by is not None:

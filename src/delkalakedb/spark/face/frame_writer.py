@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, functions as sf
 
 from delkalakedb.catalog import Catalog, Snapshot, open_catalog
 from delkalakedb.clock import now_ms
-from delkalakedb.errors import DeltaError, TableExistsError, TableNotFoundError
+from delkalakedb.errors import DeltaError, TableExistsError
 from delkalakedb.model.actions import (
     Action,
     Add,
@@ -131,6 +131,18 @@ def write(
             store, `delta.targetFileSize` by default.
         storage_options: the options of the table's object store, as deltalake takes
             them.
+
+    Raises:
+        TableExistsError: The table exists, and the mode is `error`.
+        DeltaError: Options contradict each other, or the rows don't match the table.
+        CommitFailedError: Other commits conflict with the write even after retries.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=sales"
+        >>> more = spark.createDataFrame([(4, "Bern")], "id BIGINT, city STRING")
+        >>> dks.write(more, uri)
+        >>> dks.read(spark, uri).count()
+        4
     """
     check_spark(df.sparkSession)
     parsed = uri_of(df.sparkSession, uri)
@@ -168,9 +180,7 @@ def write(
 
 def _write_again(catalog: Catalog, plan: "Write") -> bool:
     """Write to an existing table; return whether the table exists."""
-    try:
-        snapshot = catalog.snapshot(plan.name)
-    except TableNotFoundError:
+    if (snapshot := catalog.find(plan.name)) is None:
         return False
     if (operation := plan.operation(snapshot)) is not None:
         options = plan.storage_options
@@ -387,7 +397,7 @@ class Write:
 
     def _metadata(self, snapshot: Snapshot) -> Metadata:
         """Return the metadata of the new version."""
-        snapshot.check_ours()
+        snapshot._check_ours()
         metadata = snapshot.metadata
         if self.overwrite_schema:
             given = self._partitions
@@ -500,6 +510,20 @@ def foreach_batch(
         app_id: the application id of the batch numbers; by default the query's id. A
             query with a new checkpoint needs a new id.
         options: options of `write`, such as `mode`, `partition_by` or `merge_schema`.
+
+    Returns:
+        The function, which takes a batch and the number of the batch.
+
+    Raises:
+        DeltaError: When the function runs, if Spark has no id for the query.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=numbers"
+        >>> write_batch = dks.foreach_batch(uri, app_id="loader")
+        >>> for batch_id in (0, 0):
+        ...     write_batch(spark.range(3), batch_id)
+        >>> dks.read(spark, uri).count()
+        3
     """
 
     def write_batch(rows: DataFrame, batch_id: int) -> None:

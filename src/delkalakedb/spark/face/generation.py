@@ -13,7 +13,19 @@ from delkalakedb.spark.face.arguments import check_type
 
 @dataclass
 class IdentityGenerator:
-    """The values of an identity column: `start`, `start + step` and so on."""
+    """The values of an identity column: `start`, `start + step` and so on.
+
+    Args:
+        start: the first value.
+        step: the difference between two values, which isn't 0.
+
+    Examples:
+        >>> new = dks.DeltaTable.create(spark, "deltasql://sqlite/meta.db?table=visits")
+        >>> ids = dks.IdentityGenerator(start=10)
+        >>> table = new.addColumn("id", "BIGINT", generatedAlwaysAs=ids).execute()
+        >>> table.toDF().columns
+        ['id']
+    """
 
     start: int = 1
     step: int = 1

@@ -260,9 +260,17 @@ Handle = InCatalog | InTransaction
 
 
 class DeltaTable:
-    """A table of a catalog that Spark reads and changes.
+    """A table of a catalog that Spark reads and changes, with delta-spark's methods.
 
-    `forUri` and `inTransaction` create one. Each method works on the latest version.
+    `forUri`, `forName` and `inTransaction` open one. Each method works on the latest
+    version.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=sales"
+        >>> table = dks.DeltaTable.forUri(spark, uri)
+        >>> deleted = table.delete("id > 1")
+        >>> [row.city for row in table.toDF().collect()]
+        ['Oslo']
     """
 
     def __init__(
@@ -285,6 +293,13 @@ class DeltaTable:
             sparkSession: the Spark session.
             uri: the table's URI.
             storage_options: the options of the table's object store.
+
+        Returns:
+            The table.
+
+        Raises:
+            TableNotFoundError: The catalog has no such table.
+            UriError: The URI can't be parsed, or names no table.
         """
         spark = session_of(sparkSession)
         handle = InCatalog(parse_uri(uri), storage_options)
@@ -295,7 +310,21 @@ class DeltaTable:
     def inTransaction(
         cls, sparkSession: SparkSession, transaction: "Transaction", name: str
     ) -> "DeltaTable":
-        """Return a table whose operations are staged in a `dk.transaction`."""
+        """Return a table whose operations are staged in a `dk.transaction`.
+
+        Args:
+            sparkSession: the Spark session.
+            transaction: the transaction, inside its `with` block.
+            name: the table's name.
+
+        Returns:
+            The table, with the transaction's own changes.
+
+        Raises:
+            TableNotFoundError: Neither the catalog nor the transaction has such a
+                table.
+            TransactionError: The transaction has ended, or hasn't begun.
+        """
         check_spark(sparkSession)
         handle = InTransaction(transaction.tables, name)
         handle.snapshot()
@@ -306,6 +335,17 @@ class DeltaTable:
         """Return the table with a name in the session's catalog.
 
         `use` and the setting `spark.delkalakedb.catalog` choose the catalog.
+
+        Args:
+            sparkSession: the Spark session.
+            tableOrViewName: the table's name, its `deltasql://` URI, or delta.`path`.
+
+        Returns:
+            The table.
+
+        Raises:
+            TableNotFoundError: The catalog has no such table.
+            DeltaError: The session has no catalog.
         """
         spark = session_of(sparkSession)
         need(tableOrViewName, str, "tableOrViewName")
@@ -326,6 +366,13 @@ class DeltaTable:
             hadoopConf: the options of the table's object store, as deltalake takes
                 them. Options that begin with `fs.` and `dfs.` are Spark's own, and
                 belong into the session's configuration.
+
+        Returns:
+            The table.
+
+        Raises:
+            TableNotFoundError: No table of the catalog is at the location.
+            DeltaError: The session has no catalog.
         """
         spark = session_of(sparkSession)
         need(path, str, "path")
@@ -336,7 +383,18 @@ class DeltaTable:
 
     @classmethod
     def isDeltaTable(cls, sparkSession: SparkSession, identifier: str) -> bool:
-        """Return whether `identifier` is the location or the URI of a table."""
+        """Return whether a location or a URI is that of a table.
+
+        Args:
+            sparkSession: the Spark session.
+            identifier: a folder or URL, or a `deltasql://` URI.
+
+        Returns:
+            Whether the catalog has the table.
+
+        Raises:
+            DeltaError: The session has no catalog, which a location needs.
+        """
         spark = session_of(sparkSession)
         need(identifier, str, "identifier")
         try:
@@ -362,10 +420,17 @@ class DeltaTable:
         Args:
             sparkSession: the Spark session.
             identifier: the folder, as parquet.`path`.
-            partitionSchema: the partition columns of folders such as `day=tue`, as
-                DDL or as a schema.
+            partitionSchema: the partition columns of folders such as `day=tue`, as DDL
+                or as a schema.
             storage_options: the options of the folder's object store, which executors
                 get, too.
+
+        Returns:
+            The new table.
+
+        Raises:
+            TableExistsError: The folder is a table already.
+            DeltaError: The identifier isn't a folder, or the session has no catalog.
         """
         spark = session_of(sparkSession)
         need(identifier, str, "identifier")
@@ -393,7 +458,14 @@ class DeltaTable:
     ) -> "DeltaTableBuilder[DeltaTable]":
         """Return a builder that creates a table, and fails if the table exists.
 
-        `uri` is the URI of the table or of its catalog.
+        Args:
+            sparkSession: the Spark session; the active one by default.
+            uri: the URI of the table or of its catalog; the session's catalog by
+                default.
+            storage_options: the options of the table's object store.
+
+        Returns:
+            The builder, whose `execute` creates the table.
         """
         return cls._builder(sparkSession, uri, storage_options, "error")
 
@@ -404,7 +476,17 @@ class DeltaTable:
         uri: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "DeltaTableBuilder[DeltaTable]":
-        """Return a builder that creates a table unless it exists."""
+        """Return a builder that creates a table unless the table exists.
+
+        Args:
+            sparkSession: the Spark session; the active one by default.
+            uri: the URI of the table or of its catalog; the session's catalog by
+                default.
+            storage_options: the options of the table's object store.
+
+        Returns:
+            The builder, whose `execute` creates the table.
+        """
         return cls._builder(sparkSession, uri, storage_options, "ignore")
 
     @classmethod
@@ -414,7 +496,17 @@ class DeltaTable:
         uri: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "DeltaTableBuilder[DeltaTable]":
-        """Return a builder that replaces a table, and fails if there is none."""
+        """Return a builder that replaces a table, and fails if there is none.
+
+        Args:
+            sparkSession: the Spark session; the active one by default.
+            uri: the URI of the table or of its catalog; the session's catalog by
+                default.
+            storage_options: the options of the table's object store.
+
+        Returns:
+            The builder, whose `execute` replaces the table.
+        """
         return cls._builder(sparkSession, uri, storage_options, "replace")
 
     @classmethod
@@ -424,7 +516,17 @@ class DeltaTable:
         uri: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "DeltaTableBuilder[DeltaTable]":
-        """Return a builder that creates a table or replaces it."""
+        """Return a builder that creates a table, or replaces an existing one.
+
+        Args:
+            sparkSession: the Spark session; the active one by default.
+            uri: the URI of the table or of its catalog; the session's catalog by
+                default.
+            storage_options: the options of the table's object store.
+
+        Returns:
+            The builder, whose `execute` creates or replaces the table.
+        """
         return cls._builder(sparkSession, uri, storage_options, "overwrite")
 
     @classmethod
@@ -441,19 +543,34 @@ class DeltaTable:
         )
 
     def toDF(self) -> DataFrame:
-        """Return the table's rows."""
+        """Return the table's rows.
+
+        Returns:
+            A DataFrame that stays at the version which is the latest now.
+        """
         snapshot, options = self._handle.snapshot(), self._handle.storage_options
         rows = read_snapshot(self._spark, snapshot, storage_options=options)
         return rows if self._alias is None else rows.alias(self._alias)
 
     def alias(self, aliasName: str) -> "DeltaTable":
-        """Return the table with an alias for expressions."""
+        """Return the table with an alias for expressions.
+
+        Args:
+            aliasName: the alias.
+
+        Returns:
+            The table; this object keeps its own alias.
+        """
         return DeltaTable(self._spark, self._handle, aliasName)
 
     def delete(self, condition: Condition | None = None) -> DataFrame:
-        """Delete the rows that match `condition`, by default all rows.
+        """Delete the rows that match a condition.
 
-        Return one row with the number of deleted rows, or -1 if it is unknown.
+        Args:
+            condition: a condition in Spark's SQL, or a Column; all rows by default.
+
+        Returns:
+            One row with the number of deleted rows, or -1 if the number is unknown.
         """
         check_condition(condition)
         where = pruning(condition, self._target(self._handle.snapshot()))
@@ -465,9 +582,14 @@ class DeltaTable:
         condition: Condition | None = None,
         set: Mapping[str, Condition] | None = None,  # noqa: A002
     ) -> DataFrame:
-        """Set columns of the rows that match `condition`, by default of all rows.
+        """Set columns of the rows that match a condition.
 
-        Return one row with the number of updated rows.
+        Args:
+            condition: a condition in Spark's SQL, or a Column; all rows by default.
+            set: an expression for each column to set, in Spark's SQL or as a Column.
+
+        Returns:
+            One row with the number of updated rows.
         """
         assigned = assignments(set, "'set'", condition)
         where = pruning(condition, self._target(self._handle.snapshot()))
@@ -475,7 +597,19 @@ class DeltaTable:
         return self._affected(self._handle.perform(operation))
 
     def merge(self, source: DataFrame, condition: Condition) -> DeltaMergeBuilder:
-        """Return a builder for a merge of `source` into the table."""
+        """Return a builder for a merge of a DataFrame into the table.
+
+        Args:
+            source: the rows to merge.
+            condition: when a row of the source matches a row of the table, in Spark's
+                SQL or as a Column.
+
+        Returns:
+            The builder, whose `execute` merges.
+
+        Raises:
+            ValueError: The source or the condition is None.
+        """
         for name, given in (("source", source), ("condition", condition)):
             if given is None:
                 raise ValueError(f"'{name}' in merge cannot be None")
@@ -486,7 +620,11 @@ class DeltaTable:
         return DeltaMergeBuilder(target, self._handle, plan)
 
     def optimize(self) -> DeltaOptimizeBuilder:
-        """Return a builder that compacts or reorders the table's files."""
+        """Return a builder that compacts or reorders the table's files.
+
+        Returns:
+            The builder, whose `execute...` methods rewrite the files.
+        """
         return DeltaOptimizeBuilder(self._target, self._handle)
 
     def vacuum(
@@ -499,15 +637,16 @@ class DeltaTable:
     ) -> DataFrame:
         """Delete files that no version within the retention needs.
 
-        Like delta-spark's, the method returns an empty DataFrame.
-
         Args:
             retentionHours: how long unneeded files are kept.
-            lite: delete only files that a version has removed, without a listing of
-                the table's location.
+            lite: delete only files that a version has removed, without a listing of the
+                table's location.
             inventory: the files at the table's location, which are then not listed: the
                 columns `path`, `length`, `isDir` and `modificationTime` (milliseconds).
             dryRun: delete nothing, and return the paths of the files instead.
+
+        Returns:
+            An empty DataFrame, as from delta-spark, or the paths of a dry run.
         """
         checks = str(self._spark.conf.get(_CHECK_RETENTION, "true")).lower() == "true"
         found = None if inventory is None else self._files_in(inventory)
@@ -532,7 +671,14 @@ class DeltaTable:
         ]
 
     def history(self, limit: int | None = None) -> DataFrame:
-        """Return the table's commits, newest first."""
+        """Return the table's commits, newest first.
+
+        Args:
+            limit: at most so many; all by default.
+
+        Returns:
+            One row for each commit, with delta-spark's columns.
+        """
         kind = parse_type(_HISTORY)
         assert isinstance(kind, StructType)
         pages = _history_pages(self._handle.snapshot(), limit)
@@ -546,7 +692,11 @@ class DeltaTable:
         return from_arrow(self._spark, pa.Table.from_batches(batches, schema), kind)
 
     def detail(self) -> DataFrame:
-        """Return one row with the table's location, size, properties and so on."""
+        """Return the table's location, size, properties and so on.
+
+        Returns:
+            One row, with delta-spark's columns.
+        """
         snapshot = self._handle.snapshot()
         table = snapshot.table
         row = {
@@ -569,19 +719,43 @@ class DeltaTable:
         return self._spark.createDataFrame([row], _DETAIL)
 
     def generate(self, mode: str) -> None:
-        """Write manifests of the data files for readers without Delta support."""
+        """Write manifests of the data files for readers without Delta support.
+
+        Args:
+            mode: `symlink_format_manifest`.
+
+        Raises:
+            ValueError: The mode is another one.
+        """
         if mode.lower() != "symlink_format_manifest":
             raise ValueError(f"mode {mode!r} isn't symlink_format_manifest")
         with delta_spark_errors():
             self._handle.face().generate()
 
     def restoreToVersion(self, version: int) -> DataFrame:
-        """Restore the table to `version`, and return one row with metrics."""
+        """Restore the table to a version.
+
+        Args:
+            version: the version.
+
+        Returns:
+            One row with metrics.
+        """
         need(version, int, "version")
         return self._restore(version)
 
     def restoreToTimestamp(self, timestamp: str) -> DataFrame:
-        """Restore the table to a time, given in the session's time zone."""
+        """Restore the table to a time.
+
+        Args:
+            timestamp: the time, in the session's time zone unless it names a zone.
+
+        Returns:
+            One row with metrics.
+
+        Raises:
+            DeltaError: Spark can't read the text as a time.
+        """
         need(timestamp, str, "timestamp")
         return self._restore(moment_of(self._spark, timestamp))
 
@@ -609,7 +783,12 @@ class DeltaTable:
         return self._spark.createDataFrame([tuple(row.values())], schema)
 
     def upgradeTableProtocol(self, readerVersion: int, writerVersion: int) -> None:
-        """Raise the versions of the table's protocol; they are never lowered."""
+        """Raise the versions of the table's protocol; they are never lowered.
+
+        Args:
+            readerVersion: the version for readers.
+            writerVersion: the version for writers.
+        """
         need_version(readerVersion, "readerVersion")
         need_version(writerVersion, "writerVersion")
         self._change_protocol(
@@ -618,7 +797,11 @@ class DeltaTable:
         )
 
     def addFeatureSupport(self, featureName: str) -> None:
-        """Add a feature to the table's protocol."""
+        """Add a feature to the table's protocol.
+
+        Args:
+            featureName: the name of the feature.
+        """
         need(featureName, str, "featureName")
         said = json.dumps({f"delta.feature.{featureName}": "supported"})
         self._change_protocol(
@@ -630,7 +813,12 @@ class DeltaTable:
     def dropFeatureSupport(
         self, featureName: str, truncateHistory: bool | None = None
     ) -> None:
-        """Remove a feature that the table doesn't use from the table's protocol."""
+        """Remove a feature that the table doesn't use from the table's protocol.
+
+        Args:
+            featureName: the name of the feature.
+            truncateHistory: whether versions that used the feature may be dropped.
+        """
         need(featureName, str, "featureName")
         if truncateHistory is not None:
             need(truncateHistory, bool, "truncateHistory")
@@ -679,6 +867,12 @@ class DeltaTable:
                 it; the clone's vacuum never does.
             replace: replace the target if there is one.
             properties: table properties that replace those of this table.
+
+        Returns:
+            The clone.
+
+        Raises:
+            TableExistsError: The target exists, and `replace` isn't set.
         """
         need_clone(target, isShallow, replace, properties)
         source = self._handle.snapshot()
@@ -692,7 +886,23 @@ class DeltaTable:
         replace: bool = False,
         properties: dict[str, str] | None = None,
     ) -> "DeltaTable":
-        """Clone a version of the table, like `clone`."""
+        """Clone a version of the table into another table of the catalog.
+
+        Args:
+            version: the version.
+            target: the clone's location, or its name.
+            isShallow: let the clone name the files of this table instead of copies, as
+                `clone` does.
+            replace: replace the target if there is one.
+            properties: table properties that replace those of this table.
+
+        Returns:
+            The clone.
+
+        Raises:
+            TableExistsError: The target exists, and `replace` isn't set.
+            VersionNotFoundError: The table has no such version.
+        """
         need(version, int, "version")
         need_clone(target, isShallow, replace, properties)
         source = self._handle.at(version)
@@ -706,7 +916,23 @@ class DeltaTable:
         replace: bool = False,
         properties: dict[str, str] | None = None,
     ) -> "DeltaTable":
-        """Clone the table as it was at a time in the session's zone, like `clone`."""
+        """Clone the table as it was at a time into another table of the catalog.
+
+        Args:
+            timestamp: the time, in the session's time zone unless it names a zone.
+            target: the clone's location, or its name.
+            isShallow: let the clone name the files of this table instead of copies, as
+                `clone` does.
+            replace: replace the target if there is one.
+            properties: table properties that replace those of this table.
+
+        Returns:
+            The clone.
+
+        Raises:
+            TableExistsError: The target exists, and `replace` isn't set.
+            VersionNotFoundError: The table has no version as old as the time.
+        """
         need(timestamp, str, "timestamp")
         need_clone(target, isShallow, replace, properties)
         source = self._handle.at(timestamp_ms=to_ms(moment_of(self._spark, timestamp)))

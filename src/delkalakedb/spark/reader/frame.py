@@ -55,7 +55,6 @@ from delkalakedb.spark.reader.marks import (
     filtered,
     first_number,
     first_numbers,
-    marks,
     row_index,
     vector_reader,
 )
@@ -257,8 +256,9 @@ class _Frames:
         for name in vectors:
             number = sf.col(_FIRST) + sf.col(INDEX_COLUMN)
             reader = vector_reader(self._snapshot, self._storage_options)
-            marked = marks(self._spark, reader, files, name)
-            rows = filtered(rows, number, marked, keep=name == _ONLY)
+            rows = filtered(
+                self._spark, rows, number, reader, files, name, keep=name == _ONLY
+            )
         tag = sf.col(FILE_COLUMN)
         if joins:
             found = attach(self._spark, rows, _FIRST, numbers, files, looked_up)

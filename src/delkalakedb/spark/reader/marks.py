@@ -1,9 +1,11 @@
-"""Rows that deletion vectors mark, as words of bits that Spark joins with rows.
+"""Rows that deletion vectors mark, as words of bits that Spark looks up for each row.
 
 Rows of all files of a list are numbered one after the other. A row's number is that of
 its file's first row, which the list has in place of the file's modification time, and
-the row's index in the file. Spark returns both without a cost. Executors decode the
-vectors, because a vector in a file may be large.
+the row's index in the file. Spark returns both without a cost.
+
+The words of a few files are one array, which the driver decodes. The words of more
+files are rows that Spark joins, and executors decode the vectors.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +18,12 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
 from delkalakedb.catalog import Snapshot
-from delkalakedb.spark.pyspark_api import about_file, from_arrow
+from delkalakedb.spark.pyspark_api import (
+    about_file,
+    from_arrow,
+    has_scalars,
+    scalar,
+)
 from delkalakedb.spark.schemas import arrow_schema
 from delkalakedb.storage import canonical_location
 from delkalakedb.write.engines import ArrowReader, DataFile
@@ -30,6 +37,8 @@ _MOST_ROWS = 1 << 36
 _WORD_ROWS = 64
 # rows that are listed at a time
 _BLOCK_ROWS = 1 << 20
+# files and rows whose words are one array: 64 reads by the driver, and 8 MB
+_ARRAY_FILES, _ARRAY_ROWS = 64, 1 << 26
 _WORD, _BITS, _NUMBER = "__dk_word", "__dk_bits", "__dk_number"
 _SCHEMA = StructType([StructField(_WORD, LongType()), StructField(_BITS, LongType())])
 _ARROW = arrow_schema(_SCHEMA)
@@ -111,30 +120,59 @@ def vector_reader(
     return ArrowReader(location, "", (), pa.schema([]), storage_options=options)
 
 
-def marks(
-    spark: SparkSession, reader: ArrowReader, files: pa.Table, column: str
+def filtered(
+    spark: SparkSession,
+    rows: DataFrame,
+    number: Column,
+    reader: ArrowReader,
+    files: pa.Table,
+    column: str,
+    *,
+    keep: bool,
 ) -> DataFrame:
-    """Return the rows that the vectors in `column` of a list mark."""
+    """Return only the rows that vectors mark, or with `keep=False` only the others.
+
+    Args:
+        spark: the Spark session.
+        rows: the rows of `files`.
+        number: the number of each row.
+        reader: opens files with vectors.
+        files: the list of files.
+        column: the column of `files` that has the vectors.
+        keep: whether to return the marked rows.
+    """
+    firsts = first_numbers(files)
     listed = pa.table(
         {
-            "first": first_numbers(files),
+            "first": firsts,
             "num_records": files["num_records"],
             "path": files["path"],
             "vector": files[column],
         }
     )
-    vectors = from_arrow(spark, listed.filter(pc.is_valid(listed["vector"])))
-    return vectors.mapInArrow(_MarkedRows(reader), _SCHEMA)
-
-
-def filtered(
-    rows: DataFrame, number: Column, marked: DataFrame, *, keep: bool
-) -> DataFrame:
-    """Return only the rows that are marked, or with `keep=False` only the others."""
-    bit = sf.col(_NUMBER).bitwiseAND(_WORD_ROWS - 1).cast("int")
-    there = (sf.shiftright(sf.col(_NUMBER), 6) == sf.col(_WORD)) & (
-        sf.getbit(sf.col(_BITS), bit) == 1
-    )
+    listed = listed.filter(pc.is_valid(listed["vector"]))
+    decode = _MarkedRows(reader)
     numbered = rows.withColumn(_NUMBER, number)
-    how = "left_semi" if keep else "left_anti"
-    return numbered.join(sf.broadcast(marked), there, how).drop(_NUMBER)
+    word = sf.shiftright(sf.col(_NUMBER), 6)
+    place = sf.col(_NUMBER).bitwiseAND(_WORD_ROWS - 1).cast("int")
+    end = firsts[-1].as_py() + (files["num_records"][-1].as_py() or _MOST_ROWS)
+    if len(files) <= _ARRAY_FILES and end <= _ARRAY_ROWS and has_scalars():
+        words = scalar(from_arrow(spark, _array(decode(listed.to_batches()), end)))
+        bit = sf.getbit(sf.get(words, word.cast("int")), place)
+        found = numbered.filter(sf.coalesce(bit, sf.lit(0)) == int(keep))
+    else:
+        marked = from_arrow(spark, listed).mapInArrow(decode, _SCHEMA)
+        there = (word == sf.col(_WORD)) & (sf.getbit(sf.col(_BITS), place) == 1)
+        how = "left_semi" if keep else "left_anti"
+        found = numbered.join(sf.broadcast(marked), there, how)
+    return found.drop(_NUMBER)
+
+
+def _array(batches: Iterable[pa.RecordBatch], end: int) -> pa.Table:
+    """Return the words of the rows before `end` as one array."""
+    words = pa.Table.from_batches(batches, _ARROW)
+    numbers = pa.array(range(-(-end // _WORD_ROWS)), pa.int64())
+    known = pc.index_in(numbers, words[_WORD])
+    bits = pc.fill_null(words[_BITS].combine_chunks().take(known), 0)
+    offsets = pa.array([0, len(bits)], pa.int32())
+    return pa.table({_BITS: pa.ListArray.from_arrays(offsets, bits)})

@@ -342,8 +342,8 @@ def read(
         where: a condition, as a text in Spark's SQL or as a Column. The catalog skips
             files by a text and, in a classic session, by a Column.
         version: the version; by default the latest.
-        timestamp: selects the newest version up to this time, which is in the
-            session's time zone unless it names a zone.
+        timestamp: selects the newest version up to this time, which is in the session's
+            time zone unless it names a zone.
         columns: the columns to return, in this order.
         storage_options: the options of the object store, for files that Spark can't
             reach.
@@ -351,6 +351,21 @@ def read(
             version that isn't older.
         changes_to: the last version whose changes are returned, or a time: the newest
             version that isn't newer. By default the latest version.
+
+    Returns:
+        The rows; with `changes_from`, also the columns of the change data feed.
+
+    Raises:
+        TableNotFoundError: The catalog has no such table.
+        VersionNotFoundError: The table has no such version, or none as old as the time.
+        DeltaError: The time can't be parsed, or changes are asked for at one version.
+
+    Examples:
+        >>> uri = "deltasql://sqlite/meta.db?table=sales"
+        >>> [row.city for row in dks.read(spark, uri, where="id > 2").collect()]
+        ['Kyiv']
+        >>> dks.read(spark, uri, version=0).count()
+        2
     """
     check_spark(spark)
     parsed = uri_of(spark, uri)

@@ -101,7 +101,7 @@ def _add_constraint(session: Session, name: Name, cursor: Cursor) -> None:
 
     def run(to: Target) -> Work[None]:
         snapshot = to.base
-        snapshot.check_ours()
+        snapshot._check_ours()
         before = known(snapshot.metadata.configuration) or {}
         if any(key == other.lower() for other in before):
             raise DeltaError(
@@ -359,7 +359,7 @@ def _cluster(session: Session, name: Name, cursor: Cursor) -> None:
 
     def run(to: Target) -> Work[None]:
         snapshot = to.base
-        snapshot.check_ours()
+        snapshot._check_ours()
         domain = clustering_domain(snapshot.metadata, names)
         protocol = supporting(snapshot.protocol, {CLUSTERING})
         before = ",".join(snapshot.clustering_columns())

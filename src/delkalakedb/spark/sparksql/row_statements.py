@@ -5,7 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, functions as sf
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
 
 from delkalakedb.catalog import open_catalog
 from delkalakedb.errors import DeltaError, QueryError
@@ -28,7 +34,7 @@ from delkalakedb.spark.sparksql.statement import (
     joined,
     prefixed,
 )
-from delkalakedb.spark.writer import SETTING, is_dynamic
+from delkalakedb.spark.writer import SETTING, by_name, check_fields, is_dynamic
 from delkalakedb.write import perform
 
 _DEFAULT = "DEFAULT"
@@ -198,7 +204,7 @@ def run_insert(
     partition = _partition(cursor) if cursor.take("PARTITION") else {}
     if cursor.sees("IF NOT EXISTS"):
         cursor.refuse("a query, because IF NOT EXISTS isn't supported,")
-    by_name = bool(cursor.take("BY NAME"))
+    named = bool(cursor.take("BY NAME"))
     columns = cursor.names() if cursor.sees("(") and not _is_query(cursor) else None
     where = None
     if cursor.take("REPLACE WHERE"):
@@ -210,7 +216,7 @@ def run_insert(
         query = joined(expressions, query)
     rows = run_query(session, query)
     target = _Target(session, name, partition)
-    if by_name:
+    if named:
         rows = target.by_name(rows, evolves)
     elif evolves:
         raise QueryError("INSERT WITH SCHEMA EVOLUTION needs BY NAME before the query")
@@ -332,7 +338,7 @@ class _Target:
                 find_field(self._schema, given.name),
             )
             if field is not None:
-                value = self._cast(value, given.dataType, field)
+                value = self._named(value, given.dataType, field, evolves)
             elif not evolves:
                 raise DeltaError(
                     f"{self._name}: no column {given.name}; the table has "
@@ -369,6 +375,18 @@ class _Target:
                 f"{', '.join(self._schema.names)}"
             )
         return field
+
+    def _named(
+        self, value: Column, given: DataType, field: StructField, evolves: bool
+    ) -> Column:
+        """Return a value as the column `field`, with the fields of structs by name."""
+        wanted = field.dataType
+        if not isinstance(wanted, StructType | ArrayType | MapType):
+            return self._cast(value, given, field)
+        if evolves:  # the write adds new fields
+            return value.alias(field.name)
+        check_fields(given, wanted)
+        return by_name(value, given, wanted).alias(field.name)
 
     def _cast(self, value: Column, given: object, field: StructField) -> Column:
         if given == field.dataType:

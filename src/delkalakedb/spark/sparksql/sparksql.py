@@ -78,6 +78,11 @@ def sql(
 
     Raises:
         QueryError: The statement can't be parsed or isn't supported.
+
+    Examples:
+        >>> dks.use(spark, "deltasql://sqlite/meta.db")
+        >>> dks.sql(spark, "SELECT city FROM sales WHERE id = :id", {"id": 3}).collect()
+        [Row(city='Kyiv')]
     """
     check_spark(spark)
     with delta_spark_errors():

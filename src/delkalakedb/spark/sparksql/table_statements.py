@@ -405,7 +405,7 @@ def change_metadata(
 
     def run(to: Target) -> Work[None]:
         snapshot = to.base
-        snapshot.check_ours()
+        snapshot._check_ours()
         metadata = change(snapshot)
         if metadata == snapshot.metadata:
             return Work(None)

@@ -24,9 +24,9 @@ else:
                 "CHANGE_TYPE Output Timer commit_info output_metrics write_files"
             ),
             "evolution": (
-                "assigned_columns by_name evolved_metadata "
+                "assigned_columns by_name check_fields evolved_metadata "
                 "evolved_protocol fitted merges_schemas new_state plain_schema "
-                "replaced_metadata"
+                "replaced_metadata updated_fields"
             ),
             "file_options": "FileOptions",
             "placement": "ENABLED SETTING is_dynamic partitions_of",

@@ -55,6 +55,8 @@ def assigned_columns(
     current: Callable[[str], Column],
     type_of: Callable[[Column], DataType],
     alias: str | None = None,
+    *,
+    fills: bool = False,
 ) -> dict[str, Column]:
     """Return the new values of the top-level columns that are assigned to.
 
@@ -65,6 +67,8 @@ def assigned_columns(
         current: returns the current value of a column, whose other fields stay.
         type_of: returns the type of an expression.
         alias: the table's alias.
+        fills: whether fields that the struct of a value lacks become null; otherwise
+            such a value is refused.
     """
     tree: dict[str, dict[Path, Column]] = {}
     for key, value in assigned.items():
@@ -76,13 +80,38 @@ def assigned_columns(
 
     def cast(value: Column, kind: DataType) -> Column:
         # type_of() only for nested types, because Spark must analyse the expression
-        nested = isinstance(kind, StructType | ArrayType | MapType)
-        return by_name(value, type_of(value), kind) if nested else value.cast(kind)
+        if not isinstance(kind, StructType | ArrayType | MapType):
+            return value.cast(kind)
+        given = type_of(value)
+        check_fields(given, kind, fills=fills)
+        return by_name(value, given, kind)
 
     return {
         name: _value(schema[name].dataType, current(name), fields, cast)
         for name, fields in tree.items()
     }
+
+
+def check_fields(given: DataType, wanted: DataType, *, fills: bool = False) -> None:
+    """Raise `SchemaMismatchError` if structs of the types have different fields.
+
+    With `fills`, those of `given` may lack fields.
+    """
+    if isinstance(given, StructType) and isinstance(wanted, StructType):
+        extra = [f.name for f in given if find_field(wanted, f.name) is None]
+        missing = [f.name for f in wanted if find_field(given, f.name) is None]
+        if extra or (missing and not fills):
+            raise SchemaMismatchError(
+                f"can't assign {given.simpleString()} to {wanted.simpleString()}, "
+                "because structs must have the same fields"
+            )
+        for field in wanted:
+            if (found := find_field(given, field.name)) is not None:
+                check_fields(found.dataType, field.dataType, fills=fills)
+    elif isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
+        check_fields(given.elementType, wanted.elementType, fills=fills)
+    elif isinstance(given, MapType) and isinstance(wanted, MapType):
+        check_fields(given.valueType, wanted.valueType, fills=fills)
 
 
 def by_name(value: Column, given: DataType, wanted: DataType) -> Column:
@@ -99,6 +128,37 @@ def by_name(value: Column, given: DataType, wanted: DataType) -> Column:
             wanted
         )
     return value.cast(wanted)
+
+
+def updated_fields(
+    value: Column, given: DataType, current: Column, wanted: DataType
+) -> Column:
+    """Cast `value` by name; fields that its struct lacks stay as in `current`.
+
+    The result is null only if both are, because the other fields may have values.
+    """
+    if not (isinstance(given, StructType) and isinstance(wanted, StructType)):
+        return by_name(value, given, wanted)
+    if not _lacks_fields(given, wanted):
+        return by_name(value, given, wanted)
+
+    def field(new: StructField) -> Column:
+        now = current.getField(new.name)
+        if (found := find_field(given, new.name)) is None:
+            return now
+        stated = value.getField(found.name)
+        return updated_fields(stated, found.dataType, now, new.dataType)
+
+    fields = (field(new).alias(new.name) for new in wanted)
+    return sf.when(value.isNotNull() | current.isNotNull(), sf.struct(*fields))
+
+
+def _lacks_fields(given: DataType, wanted: DataType) -> bool:
+    """Return whether a struct within structs lacks a field of `wanted`."""
+    if not (isinstance(given, StructType) and isinstance(wanted, StructType)):
+        return False
+    found = [(find_field(given, field.name), field) for field in wanted]
+    return any(f is None or _lacks_fields(f.dataType, w.dataType) for f, w in found)
 
 
 def _field(value: Column, given: StructType, wanted: StructField) -> Column:

@@ -29,7 +29,6 @@ from delkalakedb.errors import (
     ProtocolError,
     SchemaMismatchError,
     TableExistsError,
-    TableNotFoundError,
 )
 from delkalakedb.model.actions import Action, Add, CommitInfo, Metadata, Txn
 from delkalakedb.model.new_actions import changed_state, merged_commit_info, removed
@@ -198,19 +197,18 @@ class _Sink:
     def _ensure_table(
         self, catalog: Catalog, name: str, schema: StructType
     ) -> Snapshot:
-        try:
-            return catalog.snapshot(name)
-        except TableNotFoundError:
-            check_new_schema(schema)
-            with suppress(TableExistsError):
-                create_table(
-                    catalog,
-                    name,
-                    plain_schema(schema).json(),
-                    location=self._options.uri.location,
-                    storage_options=self._options.storage_options,
-                )
-            return catalog.snapshot(name)
+        if (found := catalog.find(name)) is not None:
+            return found
+        check_new_schema(schema)
+        with suppress(TableExistsError):
+            create_table(
+                catalog,
+                name,
+                plain_schema(schema).json(),
+                location=self._options.uri.location,
+                storage_options=self._options.storage_options,
+            )
+        return catalog.snapshot(name)
 
     def _merge_schema(
         self, catalog: Catalog, snapshot: Snapshot, schema: StructType
@@ -476,7 +474,7 @@ def _discarding(
 
 
 def _check_table(snapshot: Snapshot, overwrite: bool) -> None:
-    snapshot.check_ours()
+    snapshot._check_ours()
     name, metadata = snapshot.table.name, snapshot.metadata
     active = active_features(snapshot.protocol, metadata)
     odd = sorted(active - features_for(Use.SPARK_SINK))

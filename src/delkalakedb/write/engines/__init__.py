@@ -25,7 +25,7 @@ else:
             "purge": "Compaction Purge can_purge check_partitions purgeable",
             "row_filters": "columns_of row_filter",
             "vectors": (
-                "FoundRows Marking Search Vectors allows_vectors marking "
+                "FoundRows Marking Search VectorDelete Vectors allows_vectors marking "
                 "takes_vectors worth_marking"
             ),
         },

@@ -40,6 +40,7 @@ from delkalakedb.model.rules.features import Use
 from delkalakedb.model.rules.protocol import unread_features
 from delkalakedb.model.stats.footer import file_stats
 from delkalakedb.model.stats.stats import measured_columns, parse_stats
+from delkalakedb.progress import counted
 from delkalakedb.write.engines.deltars import DeltaRs, explained
 from delkalakedb.write.engines.row_reader import arrow_reader, data_file
 from delkalakedb.write.files import private_folder
@@ -230,7 +231,13 @@ def _rewritten(
             return path, _copied(add, path, local.stat().st_size, stats)
 
         with ThreadPoolExecutor(max_tasks or pa.cpu_count()) as pool:
-            made = [one for one in pool.map(copy, adds) if one is not None]
+            what = f"purge {target.name}"
+            copies = counted(what, pool.map(copy, adds), len(adds), "files")
+            try:
+                made = [one for one in copies if one is not None]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
         paths = [path for path, _ in made]
         files.take(paths, folder)
     now = now_ms()

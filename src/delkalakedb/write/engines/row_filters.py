@@ -1,7 +1,8 @@
 """Filters of rows for pyarrow, made of predicates."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
 from operator import and_, eq, ge, gt, le, lt, ne, or_
@@ -32,6 +33,84 @@ _TIMES = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+
+# values; finding which of 8 integers a row has takes half as long as a hash table
+_FEW = 8
+
+
+@dataclass(frozen=True)
+class RowTest:
+    """A test of rows: one of the values of each of `keys`, and then `condition`.
+
+    Args:
+        columns: the columns that the test reads.
+        keys: values by column.
+        condition: a pyarrow expression; None passes every row.
+    """
+
+    columns: frozenset[str]
+    keys: Mapping[str, pa.Array]
+    condition: pc.Expression | None
+
+    def passing(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that pass."""
+        for name, values in self.keys.items():
+            rows = rows.filter(_is_one_of(rows[name], values))
+        if self.condition is None or not rows.num_rows:
+            return rows
+        return rows.filter(self.condition)
+
+
+def row_test(
+    where: Predicate,
+    keys: Mapping[str, pa.Array],
+    others: Predicate | None,
+    schema: pa.Schema,
+) -> RowTest:
+    """Return the test of rows that match `where` and have one of the values of `keys`.
+
+    Args:
+        where: a predicate that `widened` has returned.
+        keys: values by column.
+        others: a predicate that `widened` has returned; rows that match it pass, too.
+        schema: the types of the columns.
+    """
+    keys = {
+        name: values.cast(schema.field(name).type, safe=False)
+        for name, values in keys.items()
+    }
+    predicates = where, others or Nothing()
+    columns = {c.path[0] for one in predicates for c in columns_of(one)} | {*keys}
+    if others is not None:
+        parts = [pc.field(name).isin(values) for name, values in keys.items()]
+        parts += [] if isinstance(where, Anything) else [row_filter(where)]
+        vague = isinstance(others, Anything) or not parts
+        either = None if vague else reduce(and_, parts) | row_filter(others)
+        return RowTest(frozenset(columns), {}, either)
+    rest = list[pc.Expression]()
+    for part in where.parts if isinstance(where, And) else (where,):
+        if isinstance(part, In) and part.values and part.column.path[0] not in keys:
+            name = part.column.path[0]
+            with suppress(pa.ArrowInvalid):
+                values = _array(part.column, part.values)
+                keys[name] = values.cast(schema.field(name).type)
+                continue
+        rest += [] if isinstance(part, Anything) else [row_filter(part)]
+    return RowTest(frozenset(columns), keys, reduce(and_, rest) if rest else None)
+
+
+def _is_one_of(column: pa.Array, values: pa.Array) -> pa.Array:
+    """Return which rows of `column` have one of `values`."""
+    if pa.types.is_primitive(column.type) and not pa.types.is_floating(column.type):
+        # If rows are clustered by the column, a batch has few of the values.
+        ends = pc.min_max(column)
+        above = pc.greater_equal(values, ends["min"])
+        values = values.filter(pc.and_(above, pc.less_equal(values, ends["max"])))
+        if not len(values):
+            return pa.repeat(pa.scalar(False), len(column))
+        if len(values) <= _FEW:
+            return reduce(pc.or_, (pc.equal(column, value) for value in values))
+    return pc.is_in(column, values)
 
 
 def row_filter(predicate: Predicate) -> pc.Expression:

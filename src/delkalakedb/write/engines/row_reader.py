@@ -8,7 +8,7 @@ process opens no catalog.
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -55,6 +55,7 @@ from delkalakedb.model.vectors import (
 )
 from delkalakedb.storage import canonical_location, resolve_readable
 from delkalakedb.write.engines.deltars import open_input
+from delkalakedb.write.engines.row_filters import RowTest
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
@@ -66,6 +67,13 @@ CHANGE_COLUMNS = ("only_rows", "change_type", "commit_version", "commit_ms")
 _ID = "delta.columnMapping.id"
 _PARQUET_ID = b"PARQUET:field_id"
 _BATCH_ROWS = 64 * 1024
+# rows; of all columns, because large batches are new pages of memory each time
+_TAKEN_FROM_ROWS = 16 * 1024
+# from 0 on; made by Arrow, because Python's range takes milliseconds
+_NUMBERS = pc.cumulative_sum(pa.repeat(1, _BATCH_ROWS), start=-1)
+# bytes; of a column on a disk. Of other stores, all columns of a row group are read at
+# once, because each read is a request.
+_DISK_BYTES = 1024 * 1024
 _CODECS = {"UNCOMPRESSED": "none", "ZSTD": "zstd", "GZIP": "gzip", "BROTLI": "brotli"}
 
 
@@ -211,15 +219,67 @@ class ArrowReader:
     def take(self, file: DataFile, rows: "BitMap64") -> Iterator[pa.RecordBatch]:
         """Yield those rows of `file`, deleted or not, that have the numbers `rows`."""
         with self._parquet(file) as parquet:
-            columns = [self._column(f, file, parquet) for f in self.target]
-            first = 0
-            for group in range(parquet.num_row_groups):
-                count = parquet.metadata.row_group(group).num_rows
-                if rows.range_cardinality(first, first + count):
-                    for at, batch in self._batches(parquet, columns, first, [group]):
-                        kept = kept_rows(None, at, batch.num_rows, rows)
-                        yield _taken(batch, kept)
-                first += count
+            for group, first in _row_groups(parquet):
+                yield from self._take(file, parquet, group, first, rows)
+
+    def find(self, file: DataFile, test: RowTest) -> Iterator[pa.RecordBatch]:
+        """Yield the live rows of `file` that pass `test`.
+
+        Only the columns of the test are read of a row group without such rows.
+        `row_column` must be a column of `target`.
+        """
+        from pyroaring import BitMap64
+
+        assert self.row_column is not None
+        early = {*test.columns, self.row_column}
+        tested = self._of([f for f in self.target if f.name in early])
+        rest = self._of([f for f in self.target if f.name not in early])
+        gone = self.deleted(file)
+        with self._parquet(file) as parquet:
+            columns = tested._columns(file, parquet)
+            for group, first in _row_groups(parquet):
+                found = []
+                for _, batch in tested._batches(parquet, columns, first, [group]):
+                    passing = _without(test.passing(batch), self.row_column, gone)
+                    found += [passing] if passing.num_rows else []
+                if not found:
+                    continue
+                rows = pa.Table.from_batches(found)
+                if rest.target.names:
+                    numbers = BitMap64(rows[self.row_column].to_pylist())
+                    taken = rest._take(file, parquet, group, first, numbers)
+                    others = pa.Table.from_batches(taken, rest.target)
+                    for field, column in zip(rest.target, others.columns, strict=True):
+                        rows = rows.append_column(field, column)
+                yield from rows.select(self.target.names).to_batches()
+
+    def _of(self, fields: Sequence[pa.Field]) -> "ArrowReader":
+        """Return the reader of some of the columns."""
+        return replace(self, target=pa.schema(fields))
+
+    def _take(
+        self,
+        file: DataFile,
+        parquet: pq.ParquetFile,
+        group: int,
+        first: int,
+        rows: "BitMap64",
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with the numbers `rows` of a row group.
+
+        `first` is the number of the first row of the row group.
+        """
+        end = first + parquet.metadata.row_group(group).num_rows
+        left = rows.range_cardinality(first, end)
+        if not left:
+            return
+        columns, size = self._columns(file, parquet), _TAKEN_FROM_ROWS
+        for at, batch in self._batches(parquet, columns, first, [group], size):
+            kept = kept_rows(None, at, batch.num_rows, rows)
+            yield _taken(batch, kept)
+            left -= len(kept)
+            if not left:
+                return
 
     def copy(
         self, file: DataFile, path: Path, measured: Sequence[Column]
@@ -251,7 +311,7 @@ class ArrowReader:
 
     def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
         with self._parquet(file) as parquet:
-            columns = [self._column(f, file, parquet) for f in self.target]
+            columns = self._columns(file, parquet)
             gone = self.deleted(file)
             only = self._bitmap(file, file.only_rows)
             for at, batch in self._batches(parquet, columns, 0, None):
@@ -264,11 +324,15 @@ class ArrowReader:
 
     @contextmanager
     def _parquet(self, file: DataFile) -> Iterator[pq.ParquetFile]:
-        with (
-            self._open(file.path, file.size_bytes) as opened,
-            pq.ParquetFile(opened, coerce_int96_timestamp_unit="us") as parquet,
-        ):
-            yield parquet
+        with self._open(file.path, file.size_bytes) as opened:
+            on_disk = isinstance(opened, pa.OSFile)
+            with pq.ParquetFile(
+                opened,
+                buffer_size=_DISK_BYTES if on_disk else 0,
+                pre_buffer=not on_disk,
+                coerce_int96_timestamp_unit="us",
+            ) as parquet:
+                yield parquet
 
     def _batches(
         self,
@@ -276,15 +340,21 @@ class ArrowReader:
         columns: Sequence["str | pa.Scalar | None"],
         first: int,
         groups: Sequence[int] | None,
+        size: int = _BATCH_ROWS,
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of row groups, each batch with the number of its first row.
 
         `first` is the number of the first row of `groups`; None means all groups.
         """
         names = [column for column in columns if isinstance(column, str)]
-        for batch in parquet.iter_batches(_BATCH_ROWS, groups, names):
+        for batch in parquet.iter_batches(size, groups, names):
             yield first, self._shaped(batch, columns, first)
             first += batch.num_rows
+
+    def _columns(
+        self, file: DataFile, parquet: pq.ParquetFile
+    ) -> "list[str | pa.Scalar | None]":
+        return [self._column(wanted, file, parquet) for wanted in self.target]
 
     def _column(
         self, wanted: pa.Field, file: DataFile, parquet: pq.ParquetFile
@@ -314,11 +384,11 @@ class ArrowReader:
         columns: Sequence["str | pa.Scalar | None"],
         first: int,
     ) -> pa.RecordBatch:
-        count = batch.num_rows
+        count, fields = batch.num_rows, self._fields
         arrays = [
-            self._fit(batch[column], wanted.type, self._fields[wanted.name])
+            self._fit(batch[column], wanted.type, fields[wanted.name])
             if isinstance(column, str)
-            else pc.cumulative_sum(pa.repeat(1, count), start=first - 1)
+            else pc.add(_NUMBERS[:count], first)
             if column is None
             else pa.repeat(column, count)
             for wanted, column in zip(self.target, columns, strict=True)
@@ -429,7 +499,10 @@ def _opened(
 
 
 def arrow_reader(
-    snapshot: Snapshot, target: pa.Schema, storage_options: Mapping[str, str] | None
+    snapshot: Snapshot,
+    target: pa.Schema,
+    storage_options: Mapping[str, str] | None,
+    row_column: str | None = None,
 ) -> ArrowReader:
     """Return the reader of a snapshot's files with the Arrow schema `target`."""
     check_readable(snapshot, Use.ARROW)
@@ -445,6 +518,7 @@ def arrow_reader(
         tuple(metadata.partition_columns),
         target,
         by_id=parse_properties(metadata).column_mapping_mode == "id",
+        row_column=row_column,
         storage_options=storage_options or {},
     )
 
@@ -504,6 +578,24 @@ def _taken(rows: pa.RecordBatch, kept: "array[int]") -> pa.RecordBatch:
         return rows
     buffers = [None, pa.py_buffer(kept)]
     return rows.take(pa.Array.from_buffers(pa.uint64(), len(kept), buffers))
+
+
+def _without(
+    rows: pa.RecordBatch, numbers: str, gone: "BitMap64 | None"
+) -> pa.RecordBatch:
+    """Return the rows whose numbers, in the column `numbers`, aren't in `gone`."""
+    if gone is None or not rows.num_rows:
+        return rows
+    kept = [number not in gone for number in rows[numbers].to_pylist()]
+    return rows.filter(pa.array(kept))
+
+
+def _row_groups(parquet: pq.ParquetFile) -> Iterator[tuple[int, int]]:
+    """Yield the number of each row group, and the number of its first row."""
+    first = 0
+    for group in range(parquet.num_row_groups):
+        yield group, first
+        first += parquet.metadata.row_group(group).num_rows
 
 
 def _outer(array: Any, target: pa.DataType, inner: pa.Array) -> pa.Array:

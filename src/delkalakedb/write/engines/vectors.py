@@ -14,16 +14,12 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import and_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from delkalakedb.catalog import Snapshot
 from delkalakedb.clock import now_ms
@@ -38,8 +34,7 @@ from delkalakedb.model.actions import (
     known,
 )
 from delkalakedb.model.new_actions import recounted, removed, with_counts
-from delkalakedb.model.paths import files_inside
-from delkalakedb.model.predicate.predicate import Anything, Nothing, Or, Predicate
+from delkalakedb.model.predicate.predicate import Anything, Or, Predicate
 from delkalakedb.model.rules.features import DELETION_VECTORS, Use
 from delkalakedb.model.rules.protocol import supported_features, unread_features
 from delkalakedb.model.schema.properties import parse_properties
@@ -49,18 +44,14 @@ from delkalakedb.model.vectors import InlineBounds, stored_vectors
 from delkalakedb.write.engines.deltars import (
     IN_PRIVATE,
     DeltaRs,
-    Guest,
     arrow_schema,
     candidates,
     explained,
 )
-from delkalakedb.write.engines.row_filters import columns_of, row_filter, widened
-from delkalakedb.write.engines.row_reader import (
-    ArrowReader,
-    DataFile,
-    arrow_reader,
-    data_file,
-)
+from delkalakedb.write.engines.row_copy import RowCopy, numbered, numbers_left
+from delkalakedb.write.engines.row_filters import row_test, widened
+from delkalakedb.write.engines.row_reader import data_file
+from delkalakedb.write.files import private_folder
 from delkalakedb.write.operation import Operation, Staging, Target
 
 if TYPE_CHECKING:
@@ -68,8 +59,6 @@ if TYPE_CHECKING:
 
     from delkalakedb.settings import VectorSettings
 
-# The number of a row in its file, and the number of the file among those found.
-_ROW, _FILE = "__dk_row", "__dk_file"
 # files read at a time; four take twice the memory of two
 _THREADS = 2
 _METRICS_REMOVED = ("num_removed_files", "num_target_files_removed")
@@ -77,7 +66,8 @@ _METRICS_ADDED = ("num_added_files", "num_target_files_added")
 _T = TypeVar("_T")
 _I = TypeVar("_I")
 _R = TypeVar("_R")
-_Batches = Iterable[pa.RecordBatch]
+# a file, and the number of its rows, deleted ones among them
+_Counted = tuple[Add, int]
 _stats = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -91,7 +81,6 @@ class Search:
             of the values.
         others: a predicate that holds for more of the rows.
         sql: the condition of exactly the rows that change, as delta-rs takes it.
-        deletes: whether the operation only deletes the rows.
         inserts: whether the operation inserts a row for a source row without a match.
     """
 
@@ -99,7 +88,6 @@ class Search:
     keys: Mapping[str, pa.Array] = field(default_factory=dict)
     others: Predicate | None = None
     sql: str | None = None
-    deletes: bool = False
     inserts: bool = False
 
     @property
@@ -153,12 +141,14 @@ class FoundRows:
         physical: the number of its rows, deleted ones among them.
         rows: the numbers of live rows.
         old: the numbers of rows that are deleted already.
+        number: the number of the file among those searched.
     """
 
     add: Add
     physical: int
     rows: "BitMap64"
     old: "BitMap64 | None"
+    number: int = 0
 
     @property
     def live(self) -> int:
@@ -215,6 +205,13 @@ def marking(found: Sequence[FoundRows], settings: "VectorSettings") -> Marking:
     return Marking(whole, some, vectors, file)
 
 
+class _Found(NamedTuple):
+    """Rows that an operation may change, and their copy, if they have been copied."""
+
+    rows: Sequence[FoundRows]
+    copy: RowCopy | None
+
+
 @dataclass(frozen=True)
 class Vectors(Generic[_T]):
     """The engine that writes deletion vectors if an operation changes few rows.
@@ -231,22 +228,27 @@ class Vectors(Generic[_T]):
 
     def stage(self, target: Target, operation: Operation[_T]) -> Staging[_T]:
         """Find the rows, have delta-rs change them, and mark them as deleted."""
-        with explained(operation.title(target), target.files.work, target.location):
-            found = self._find(target, operation)
-        if found is None:
-            return self.engine.stage(target, operation)
-        snapshot, sql = target.base, self.search.sql
-        if self.search.deletes and sql is not None and found:
-            metadata = _narrowed(snapshot, sql)
-            guests = self._guests_of(target, found, metadata)
-            with self.engine.ran(guests, target, operation, metadata) as ran:
-                found = _without_leftovers(found, ran.commits, ran.folder)
-                result, commits = ran.result, ran.commits
-            if not parse_properties(snapshot.metadata).enable_change_data_feed:
-                kept = [[a for a in c if isinstance(a, CommitInfo)] for c in commits]
-                staging = Staging(target, operation, result, kept)
-                return self._marked(staging, found)
-        guests = self._guests_of(target, found, snapshot.metadata)
+        with private_folder(target.files.ensure_work()) as folder:
+            with explained(operation.title(target), target.files.work, target.location):
+                found = self._find(target, operation, folder)
+            if found is not None:
+                return self._change(target, operation, found, folder)
+        return self.engine.stage(target, operation)
+
+    def _copied(self, snapshot: Snapshot) -> Metadata:
+        """Return metadata with the columns of the found rows that delta-rs changes."""
+        return snapshot.metadata
+
+    def _change(
+        self,
+        target: Target,
+        operation: Operation[_T],
+        found: "_Found",
+        folder: Path,
+    ) -> Staging[_T]:
+        """Have delta-rs change a copy of the found rows; mark those that it rewrote."""
+        copy = found.copy or _copy_of(target, target.base.metadata, found.rows, folder)
+        guests = copy.guests((one.number, one.add) for one in found.rows)
         staging = self.engine.stage_on(guests, target, operation)
         gone = {
             action.path
@@ -254,13 +256,15 @@ class Vectors(Generic[_T]):
             for action in actions
             if isinstance(action, Remove)
         }
-        changed = [one for one in found if one.add.path in gone]
+        changed = [one for one in found.rows if one.add.path in gone]
         # If a row that was found and stays is deleted meanwhile, a merge has to insert
         # the row of the source that matched it.
-        rows_only = not self.search.inserts or len(changed) == len(found)
+        rows_only = not self.search.inserts or len(changed) == len(found.rows)
         return replace(self._marked(staging, changed), rows_only=rows_only)
 
-    def _find(self, target: Target, operation: Operation[_T]) -> list[FoundRows] | None:
+    def _find(
+        self, target: Target, operation: Operation[_T], folder: Path
+    ) -> "_Found | None":
         """Return the rows, or None if it is better to rewrite their files."""
         settings, sql = self.settings, self.search.sql
         adds = candidates(target.base, operation.files)
@@ -271,155 +275,69 @@ class Vectors(Generic[_T]):
         most = sum(count for _, count in files)
         if settings.mode == "auto":
             most = int(most * settings.max_share)
-        found = self._superset(target, files, most)
+        found = self._superset(target, files, most, folder)
         if found is None and sql is not None:
             # What delta-rs refuses here, it refuses again as a part of the operation.
             with suppress(DeltaError):
-                found = self._exact(target, operation, files, most, sql)
+                found = self._exact(target, operation, files, most, sql, folder)
         if found is None and settings.mode == "always":
-            found = self._superset(target, files, None)
-        return found if worth_marking(found or (), settings) else None
+            found = self._superset(target, files, None, folder)
+        if found is None or not worth_marking(found.rows, settings):
+            return None
+        return found
 
     def _superset(
-        self, target: Target, files: Iterable[tuple[Add, int]], most: int | None
-    ) -> list[FoundRows] | None:
+        self,
+        target: Target,
+        files: Sequence[_Counted],
+        most: int | None,
+        folder: Path,
+    ) -> "_Found | None":
         """Return the rows that the search finds; None if they are more than `most`."""
         search = self.search.rows(_names(target.base))
         if most is not None and search.is_vague:
             return None
-        reader = self._searcher(target, search)
-
-        def rows_of(file: tuple[Add, int]) -> FoundRows:
-            add, physical = file
-            rows = _rows_of(reader, data_file(add))
-            return FoundRows(add, physical, rows, reader.deleted(data_file(add)))
-
-        found, total = list[FoundRows](), 0
-        with closing(_at_once(rows_of, files)) as searched:
-            for one in searched:
-                total += len(one.rows)
-                if most is not None and total > most:
-                    return None
-                found += [one] if one.rows else []
-        return found
+        copy = RowCopy(target, self._copied(target.base), folder, most)
+        rows = _searched(target, search, files, copy)
+        return None if rows is None else _Found(rows, copy)
 
     def _exact(
         self,
         target: Target,
         operation: Operation[_T],
-        files: Sequence[tuple[Add, int]],
+        files: Sequence[_Counted],
         most: int,
         sql: str,
-    ) -> list[FoundRows] | None:
+        folder: Path,
+    ) -> "_Found | None":
         """Return the rows that delta-rs finds; None if they are more than `most`.
 
         delta-rs deletes all others from a copy of the condition's columns. Each copy is
         of twice as many files as the one before, so that little is copied in vain.
         """
-        metadata = _narrowed(target.base, sql)
         engine = DeltaRs[Any](
             lambda raw: raw.delete(
                 predicate=f"({sql}\n) IS NOT TRUE",
                 post_commithook_properties=IN_PRIVATE,
             )
         )
-        partitions = frozenset(metadata.partition_columns)
-        search = self.search.rows(_names(target.base) - partitions)
-        reader = self._searcher(target, search)
+        metadata = numbered(target.base, sql)
+        search = self.search.rows(_names(target.base))
         found, total, first, size = list[FoundRows](), 0, 0, 1
         while first < len(files):
             some = files[first : first + size]
             first, size = first + size, size * 2
-            adds = [add for add, _ in some]
-
-            def read(own: ArrowReader, at: int, adds: list[Add] = adds) -> _Batches:
-                filtered = replace(own, condition=reader.condition)
-                return filtered.read([data_file(adds[at])])
-
-            guests = self._guests(target, adds, metadata, read)
+            copy = RowCopy(target, metadata, folder)
+            rows = _searched(target, search, some, copy) or []
+            guests = copy.guests((one.number, one.add) for one in rows)
             with engine.ran(guests, target, operation, metadata) as ran:
-                gone, rows = _rows_left(ran.commits, ran.folder, len(some))
-                for at, add in enumerate(adds):
-                    if add.path not in gone:
-                        rows[at] = _rows_in(ran.folder / _guest_name(at))
-            for (add, physical), these in zip(some, rows, strict=True):
-                total += len(these)
-                old = reader.deleted(data_file(add)) if these else None
-                found += [FoundRows(add, physical, these, old)] if these else []
+                rows = _only(rows, numbers_left(ran))
+            total += sum(len(one.rows) for one in rows)
             if total > most:
                 return None
-        return found
-
-    def _searcher(self, target: Target, search: Search) -> ArrowReader:
-        """Return a reader of the numbers of the rows that match the search."""
-        schema = arrow_schema(_schema_of(target.base))
-        where, others = search.where, search.others
-        parts = [] if isinstance(where, Anything) else [row_filter(where)]
-        parts += [
-            pc.field(name).isin(values.cast(schema.field(name).type, safe=False))
-            for name, values in search.keys.items()
-        ]
-        condition = reduce(and_, parts) if parts else None
-        if others is not None and condition is not None:
-            vague = isinstance(others, Anything)
-            condition = None if vague else condition | row_filter(others)
-        predicates = (where, others or Nothing())
-        named = {c.path[0] for one in predicates for c in columns_of(one)}
-        named |= {*search.keys}
-        fields = [f for f in schema if f.name in named]
-        wanted = pa.schema([*fields, pa.field(_ROW, pa.int64())])
-        reader = arrow_reader(target.base, wanted, target.storage_options)
-        return replace(reader, row_column=_ROW, condition=condition)
-
-    def _guests_of(
-        self, target: Target, found: Sequence[FoundRows], metadata: Metadata
-    ) -> Callable[[Path], list[Guest]]:
-        """Return a function that writes the rows, in the columns of `metadata`."""
-
-        def read(reader: ArrowReader, at: int) -> _Batches:
-            return reader.take(data_file(found[at].add), found[at].rows)
-
-        return self._guests(target, [one.add for one in found], metadata, read)
-
-    def _guests(
-        self,
-        target: Target,
-        adds: Sequence[Add],
-        metadata: Metadata,
-        read: Callable[[ArrowReader, int], _Batches],
-    ) -> Callable[[Path], list[Guest]]:
-        """Return a function that writes rows of files, in the columns of `metadata`.
-
-        `read` reads the rows of the file at an index of `adds`.
-        """
-        partitions = set(metadata.partition_columns)
-        fields = parse_schema(metadata.schema_string).fields
-        names = {one.name for one in fields if one.name not in partitions}
-        schema = arrow_schema(_schema_of(target.base))
-        narrow = [pa.field(_ROW, pa.int64())] if _ROW in names else []
-        own = pa.schema([*(f for f in schema if f.name in names), *narrow])
-        reader = replace(
-            arrow_reader(target.base, own, target.storage_options), row_column=_ROW
-        )
-
-        def write_one(folder: Path, number: int, add: Add) -> Guest:
-            path = folder / _guest_name(number)
-            mark = number if narrow else None
-            _write_rows(path, own, read(reader, number), mark)
-            seen = Add(
-                path=path.name,
-                partition_values=add.partition_values,
-                size=path.stat().st_size,
-                modification_time=add.modification_time,
-                data_change=True,
-            )
-            return Guest(add, seen)
-
-        def write(folder: Path) -> list[Guest]:
-            numbered = enumerate(adds)
-            return list(_at_once(lambda one: write_one(folder, *one), numbered))
-
-        return write
+            numbered_rows = enumerate(rows, len(found))
+            found += [replace(one, number=number) for number, one in numbered_rows]
+        return _Found(found, None)
 
     def _marked(self, staging: Staging[_T], found: Sequence[FoundRows]) -> Staging[_T]:
         """Return the staging with vectors in place of the removes of files of rows."""
@@ -437,7 +355,7 @@ class Vectors(Generic[_T]):
             **dict.fromkeys(_METRICS_REMOVED, len(marks.whole)),
             **dict.fromkeys(_METRICS_ADDED, len(added)),
         }
-        if self.search.deletes and not added:
+        if not added:
             counts["num_copied_rows"] = 0
         marked = {"num_deletion_vectors_added": len(marks.some)}
         changed: list[Action] = [
@@ -456,6 +374,35 @@ class Vectors(Generic[_T]):
             new_paths=[*staging.new_paths, *marks.file],
             rows_only=True,
         )
+
+
+@dataclass(frozen=True)
+class VectorDelete(Vectors[_T]):
+    """The engine of a delete, which copies the columns of its condition alone."""
+
+    def _copied(self, snapshot: Snapshot) -> Metadata:
+        return numbered(snapshot, self.search.sql or "")
+
+    def _change(
+        self,
+        target: Target,
+        operation: Operation[_T],
+        found: _Found,
+        folder: Path,
+    ) -> Staging[_T]:
+        """Have delta-rs delete rows of a numbered copy; mark those that are gone."""
+        metadata = self._copied(target.base)
+        copy = found.copy or _copy_of(target, metadata, found.rows, folder)
+        guests = copy.guests((one.number, one.add) for one in found.rows)
+        with self.engine.ran(guests, target, operation, metadata) as ran:
+            left = numbers_left(ran)
+        gone = [replace(one, rows=one.rows - left[one.number]) for one in found.rows]
+        gone = [one for one in gone if one.rows]
+        if parse_properties(target.base.metadata).enable_change_data_feed:
+            # The change data have all columns.
+            return super()._change(target, operation, _Found(gone, None), folder)
+        infos = [[a for a in c if isinstance(a, CommitInfo)] for c in ran.commits]
+        return self._marked(Staging(target, operation, ran.result, infos), gone)
 
 
 def _at_once(function: Callable[[_I], _R], items: Iterable[_I]) -> Generator[_R]:
@@ -477,104 +424,52 @@ def _names(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(f.name for f in parse_schema(_schema_of(snapshot)).fields)
 
 
-def _rows_of(reader: ArrowReader, file: DataFile) -> "BitMap64":
-    from pyroaring import BitMap64
+def _searched(
+    target: Target, search: Search, files: Sequence[_Counted], copy: RowCopy
+) -> list[FoundRows] | None:
+    """Copy the rows that match a search; return None if the copy takes fewer rows."""
+    schema = arrow_schema(_schema_of(target.base))
+    test = row_test(search.where, search.keys, search.others, schema)
+    reader = copy.reader(test.columns)
 
-    rows = BitMap64()
-    for batch in reader.read([file]):
-        _note(rows, batch[_ROW])
-    return rows
+    def find(file: tuple[int, _Counted]) -> FoundRows | None:
+        number, (add, physical) = file
+        rows = copy.write(number, reader.find(data_file(add), test))
+        if rows is None:
+            return None
+        old = reader.deleted(data_file(add)) if rows else None
+        return FoundRows(add, physical, rows, old, number)
 
-
-def _note(rows: "BitMap64", numbers: pa.Array) -> None:
-    """Add row numbers to a bitmap."""
-    if len(numbers):
-        rows.update(numbers.to_pylist())
-
-
-def _narrowed(snapshot: Snapshot, predicate: str) -> Metadata:
-    """Return metadata with the columns that `predicate` may name, and rows' numbers."""
-    metadata = snapshot.metadata
-    # A quote within a quoted name is doubled.
-    text = " ".join((predicate, predicate.replace('""', '"'))).lower()
-    partitions = set(metadata.partition_columns)
-    fields = [
-        one
-        for one in json.loads(metadata.schema_string)["fields"]
-        if one["name"].lower() in text or one["name"] in partitions
-    ]
-    numbers = [
-        {"name": name, "type": "long", "nullable": True, "metadata": {}}
-        for name in (_ROW, _FILE)
-    ]
-    schema = {"type": "struct", "fields": [*fields, *numbers]}
-    return msgspec.structs.replace(
-        metadata, schema_string=json.dumps(schema), configuration={}
-    )
+    found = list[FoundRows]()
+    with closing(_at_once(find, enumerate(files))) as searched:
+        for one in searched:
+            if one is None:
+                return None
+            found += [one] if one.rows else []
+    return found
 
 
-def _guest_name(number: int) -> str:
-    return f"rows-{number}.parquet"
+def _copy_of(
+    target: Target, metadata: Metadata, found: Iterable[FoundRows], folder: Path
+) -> RowCopy:
+    """Return a copy of rows that have been found."""
+    copy = RowCopy(target, metadata, folder)
+    reader = copy.reader()
+
+    def write(one: FoundRows) -> None:
+        copy.write(one.number, reader.take(data_file(one.add), one.rows))
+
+    for _ in _at_once(write, found):
+        pass
+    return copy
 
 
-def _write_rows(
-    path: Path, schema: pa.Schema, batches: _Batches, mark: int | None
-) -> None:
-    if mark is not None:
-        schema = schema.append(pa.field(_FILE, pa.int64()))
-    # Read once, and then deleted.
-    with pq.ParquetWriter(
-        path, schema, compression="none", use_dictionary=False
-    ) as writer:
-        for batch in batches:
-            columns = batch.columns
-            if mark is not None:
-                columns = [*columns, pa.repeat(mark, batch.num_rows)]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-
-
-def _rows_in(path: Path) -> "BitMap64":
-    """Return the numbers of the rows in a file of a workspace."""
-    from pyroaring import BitMap64
-
-    rows = BitMap64()
-    with pq.ParquetFile(path) as parquet:
-        for batch in parquet.iter_batches(columns=[_ROW]):
-            _note(rows, batch[_ROW])
-    return rows
-
-
-def _rows_left(
-    commits: Iterable[Iterable[Action]], folder: Path, count: int
-) -> "tuple[set[str], list[BitMap64]]":
-    """Return the files that delta-rs has removed, and the rows of each that it kept."""
-    from pyroaring import BitMap64
-
-    gone, left = set[str](), [BitMap64() for _ in range(count)]
-    for action in (action for actions in commits for action in actions):
-        if isinstance(action, Remove):
-            gone.add(action.path)
-        elif isinstance(action, Add):
-            (path,) = files_inside(action, str(folder))
-            with pq.ParquetFile(folder / path) as parquet:
-                for batch in parquet.iter_batches(columns=[_FILE, _ROW]):
-                    pairs = zip(*(c.to_pylist() for c in batch.columns), strict=True)
-                    for number, row in pairs:
-                        left[number].add(row)
-    return gone, left
-
-
-def _without_leftovers(
-    found: Sequence[FoundRows], commits: Iterable[Iterable[Action]], folder: Path
+def _only(
+    found: Iterable[FoundRows], kept: "Mapping[int, BitMap64]"
 ) -> list[FoundRows]:
-    """Return the rows that delta-rs has deleted."""
-    gone, left = _rows_left(commits, folder, len(found))
-    deleted = [
-        replace(one, rows=one.rows - rest)
-        for one, rest in zip(found, left, strict=True)
-        if one.add.path in gone
-    ]
-    return [one for one in deleted if one.rows]
+    """Return those of the rows that are in `kept`, by the numbers of the files."""
+    rows = [replace(one, rows=one.rows & kept[one.number]) for one in found]
+    return [one for one in rows if one.rows]
 
 
 def _with_vector(found: FoundRows, vector: DeletionVector) -> Add:

@@ -5,6 +5,16 @@
 -- The version of the newest migration that was applied.
 SELECT max(version) FROM dl_schema_versions
 
+-- name: find_near_tables
+-- Tables whose names are about as long as a name that no table has, likely ones first.
+SELECT name FROM dl_tables
+WHERE current_version >= 0
+    AND length(name) BETWEEN CAST(:shortest AS BIGINT) AND CAST(:longest AS BIGINT)
+ORDER BY
+    CASE WHEN lower(substr(name, 1, 1)) = CAST(:first AS VARCHAR) THEN 0 ELSE 1 END,
+    name
+LIMIT 1000
+
 -- name: load_head
 -- All that opening a table needs, at the latest version or a given one.
 SELECT
@@ -41,6 +51,21 @@ FROM dl_tables t
 JOIN dl_table_versions v
     ON v.table_id = t.table_id AND v.version = t.current_version
 ORDER BY t.name
+
+-- name: count_tables
+-- The number of tables, without staged ones.
+SELECT count(*) FROM dl_tables WHERE current_version >= 0
+
+-- name: load_overview
+-- The first tables by name, with their sizes and what is published of them.
+SELECT
+    t.name, t.current_version, t.timestamp_ms, t.num_files, t.size_bytes, t.hold,
+    m.state, m.published_version
+FROM dl_tables t
+JOIN dl_mirrors m ON m.table_id = t.table_id
+WHERE t.current_version >= 0
+ORDER BY t.name
+LIMIT :most
 
 -- name: find_location
 -- The name of the table at a location.

@@ -18,6 +18,8 @@ else:
             "process": (
                 "IN_PRIVATE check_delta_rs explained open_filesystem open_input"
             ),
-            "workspace": "DeltaRs Guest candidates open_private split_properties",
+            "workspace": (
+                "DeltaRs Guest Ran candidates open_private split_properties watched"
+            ),
         },
     )

@@ -6,7 +6,7 @@ import deltalake
 import pyarrow as pa
 from arro3.core.types import ArrowSchemaExportable
 
-from delkalakedb.errors import DeltaError
+from delkalakedb.errors import CodecError, DeltaError
 from delkalakedb.model.schema.properties import check_values
 from delkalakedb.write.engines.deltars.process import IN_PRIVATE
 from delkalakedb.write.engines.deltars.workspace import DeltaRs, split_properties
@@ -36,7 +36,14 @@ def creation(
             f"{', '.join(versions)} can't be given: the protocol follows from the "
             "other properties"
         )
-    fields = parse_new_schema(schema) if isinstance(schema, str) else schema
+    if isinstance(schema, str):
+        schema = parse_new_schema(schema)
+    elif not hasattr(schema, "__arrow_c_schema__"):
+        raise DeltaError(
+            f"a schema can't be {type(schema).__name__}; give an Arrow schema, or "
+            "columns as text such as 'id BIGINT NOT NULL, day DATE'"
+        )
+    fields = schema
     columns = [partition_by] if isinstance(partition_by, str) else partition_by
 
     def create(folder: str) -> None:
@@ -63,7 +70,14 @@ def arrow_schema(schema_string: str) -> pa.Schema:
 
 
 def parse_new_schema(schema: str) -> deltalake.Schema:
-    """Parse a schema in Delta's JSON into deltalake's class."""
+    """Parse a schema in Delta's JSON, or columns in SQL, into deltalake's class."""
+    if not schema.lstrip().startswith("{"):
+        from delkalakedb.model.schema.ddl import parse_ddl
+
+        try:
+            schema = parse_ddl(schema)
+        except CodecError as error:
+            raise DeltaError(str(error)) from error
     try:
         return deltalake.Schema.from_json(schema)
     except ValueError as error:

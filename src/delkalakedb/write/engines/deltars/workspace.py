@@ -9,7 +9,8 @@ version of the table names the files, so a crash leaves files that vacuum remove
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -54,10 +55,14 @@ from delkalakedb.model.rules.protocol import (
     with_needed,
 )
 from delkalakedb.model.vectors import renamed_vector, vector_path
+from delkalakedb.progress import Progress, is_reporting, report
+from delkalakedb.storage import local_folder
 from delkalakedb.write.engines.deltars.process import check_delta_rs, explained
 from delkalakedb.write.files import private_folder
 from delkalakedb.write.operation import Operation, Staging, Target
 
+# seconds between two looks at the files that delta-rs has written
+_WATCH_S = 0.5
 T = TypeVar("T")
 
 # Properties that delta-rs doesn't take, and the features that they turn on.
@@ -246,6 +251,51 @@ class DeltaRs(Generic[T]):
             for action in actions
         ]
         return with_asked(adapted, self.properties, before)
+
+
+def watched(what: str, run: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return `run`, which rewrites files, with reports of the bytes written so far.
+
+    Nothing stops delta-rs: an error of the callback is raised when delta-rs has ended,
+    and then nothing is committed.
+
+    Args:
+        what: what the reports call the operation.
+        run: calls delta-rs with the `RawDeltaTable` of a workspace.
+    """
+
+    def report_while(raw: Any) -> T:
+        if not is_reporting():
+            return run(raw)
+        folder = Path(local_folder(raw.table_uri()) or "")
+        there = _data_files(folder)
+        total = sum(there.values())
+
+        def tell(written: int) -> None:
+            done = min(written, total)
+            report(Progress(what=what, done=done, total=total, unit="bytes"))
+
+        with ThreadPoolExecutor(1) as pool:
+            tell(0)
+            running = pool.submit(run, raw)
+            while not wait([running], _WATCH_S).done:
+                new = _data_files(folder).items() - there.items()
+                tell(sum(size for _, size in new))
+        result = running.result()
+        tell(total)
+        return result
+
+    return report_while
+
+
+def _data_files(folder: Path) -> dict[Path, int]:
+    """Return the sizes of the data files below a folder, some of which are links."""
+    found = {}
+    for path in folder.rglob("*.parquet"):
+        # delta-rs may be renaming it.
+        with suppress(FileNotFoundError):
+            found[path] = path.stat().st_size
+    return found
 
 
 def _open(
