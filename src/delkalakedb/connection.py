@@ -202,13 +202,19 @@ class Catalog(catalog.Catalog):
             storage_options: of the tables' object stores.
 
         Returns:
-            The attachment, whose `detach` removes the views.
+            The attachment; its `detach`, or the end of its `with` block, removes the
+            views.
+
+        Raises:
+            QueryError: The connection has a database of this name.
+            TableNotFoundError: The catalog has no table of a name in `tables`.
 
         Examples:
             >>> import duckdb
-            >>> connection = duckdb.connect()
-            >>> lake = dk.connect("deltasql://sqlite/meta.db").attach(connection)
-            >>> connection.sql("SELECT count(*) FROM lake.sales").fetchall()
+            >>> duck = duckdb.connect()
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> with catalog.attach(duck):
+            ...     duck.sql("SELECT count(*) FROM lake.sales").fetchall()
             [(3,)]
         """
         from delkalakedb.query import Attachment

@@ -27,10 +27,10 @@ class Progress:
         unit: what is counted, such as `files`.
 
     Examples:
-        >>> parts = []
-        >>> report = dk.verify("deltasql://sqlite/meta.db", progress=parts.append)
-        >>> all(isinstance(part, dk.Progress) for part in parts)
-        True
+        >>> uri, parts = "deltasql://sqlite/meta.db?table=sales", []
+        >>> report = dk.verify(uri, deep=True, progress=parts.append)
+        >>> parts[-1].what, parts[-1].done, parts[-1].total
+        ('verify sales', 2, 2)
     """
 
     what: str

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import psycopg
 import pyarrow as pa
 import pytest
@@ -41,7 +42,8 @@ def uses(catalog: dk.Catalog, folder: Path) -> dict[str, Callable[[], object]]:
         "len": lambda: len(catalog),
         "write": lambda: catalog.write("t", pa.table({"x": [1]}), mode="append"),
         "follow": lambda: catalog.follow("t"),
-        "stream": lambda: snapshot.stream(None, 1.0),
+        "find": lambda: catalog.find("t"),
+        "attach": lambda: catalog.attach(duckdb.connect()),
         "sql": lambda: catalog.sql("SELECT * FROM t").fetchall(),
         "rename_table": lambda: catalog.rename_table("t", "u"),
         "drop_table": lambda: catalog.drop_table("t"),

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -29,11 +29,12 @@ import delkalakedb as dk
 from delkalakedb import errors
 from delkalakedb.deltalake.optimizer import Optimizer
 from delkalakedb.mirror.verify import Report
+from delkalakedb.query import Attachment
 
 SOURCE = Path(dk.__file__).parent
 SECTIONS = ("Args", "Returns", "Yields", "Raises", "Examples")
 # What calls return without exporting it, by the namespace that documents it.
-RETURNED: dict[str, list[Any]] = {"delkalakedb": [Optimizer, Report]}
+RETURNED: dict[str, list[Any]] = {"delkalakedb": [Attachment, Optimizer, Report]}
 # Classes that users get from a call, so that the arguments of their own are internal.
 MADE_BY_CALLS = {
     "delkalakedb.Catalog",
@@ -170,18 +171,7 @@ def reference() -> tuple[Public, ...]:
                 continue
             for public in _with_members(namespace, value):
                 found.setdefault(id(public.value), public)
-    # The first of those with one docstring describes what the others wrap.
-    texts = {str(public.docs): public for public in reversed(found.values())}
-    return tuple(public for public in found.values() if _is_described(public, texts))
-
-
-def _is_described(public: Public, first: Mapping[str, Public]) -> bool:
-    """Return whether the docstring is the reference's own, and not a twin's."""
-    wraps = hasattr(public.value, "__wrapped__") and public.is_method
-    theirs = wraps and not _is_ours(public.value)
-    return not public.is_method or not (
-        theirs or (public.docs and first[str(public.docs)] is not public)
-    )
+    return tuple(found.values())
 
 
 def _namespaces() -> list[str]:
@@ -205,9 +195,11 @@ def _with_members(namespace: str, value: Any) -> Iterator[Public]:
         for member, inner in vars(base).items()
     }
     for member, inner in members.items():
-        # What `classmethod` and `staticmethod` wrap.
-        inner = getattr(inner, "__func__", inner)
-        described = inspect.isfunction(inner) or isinstance(inner, property)
+        # What `classmethod` and `staticmethod` wrap. A method that wraps another one,
+        # as most of `aio` do, is described by the latter.
+        inner = inspect.unwrap(getattr(inner, "__func__", inner))
+        is_function = inspect.isfunction(inner) and _is_ours(inner)
+        described = is_function or isinstance(inner, property)
         if described and not member.startswith("_") and member not in HOOKS:
             yield Public(f"{name}.{member}", inner, is_method=True)
 

@@ -391,7 +391,7 @@ class DeltaTable:
 
     def __init__(self, sync: face.DeltaTable) -> None:
         self.sync = sync
-        self.in_loop = sync.loads_in_loop
+        self.in_loop = sync._loads_in_loop
 
     version = at_once(face.DeltaTable.version)
     schema = at_once(face.DeltaTable.schema)
@@ -590,11 +590,18 @@ def finished(error: BaseException) -> FinishedError | None:
         error: the `CancelledError` or `TimeoutError` of the call.
 
     Returns:
-        What the call did; None if the error doesn't say.
+        The error whose `result` is what the call returned; None if there is none.
 
     Examples:
-        >>> print(dk.aio.finished(ValueError("another error")))
-        None
+        >>> import asyncio
+        >>> table = await dk.aio.DeltaTable.open("deltasql://sqlite/meta.db?table=sales")
+        >>> try:
+        ...     async with asyncio.timeout(0):
+        ...         await table.delete("id = 1")
+        ... except TimeoutError as error:
+        ...     done = dk.aio.finished(error)
+        >>> done is None or done.result["num_deleted_rows"] == 1
+        True
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, FinishedError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -24,10 +25,10 @@ R = TypeVar("R")
 def _staged(
     method: Callable[Concatenate[Any, P], R],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    @wraps(method)
     async def call(self: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._stage(method, *args, **kwargs)
 
-    call.__doc__ = method.__doc__
     return call
 
 

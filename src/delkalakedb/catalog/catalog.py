@@ -250,8 +250,8 @@ class Catalog:
 
         Examples:
             >>> catalog = dk.connect("deltasql://sqlite/meta.db")
-            >>> print(catalog.find("nonsense"))
-            None
+            >>> catalog.find("sales").version, catalog.find("orders")
+            (1, None)
         """
         self._share.check_open()
         try:

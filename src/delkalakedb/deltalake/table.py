@@ -346,7 +346,7 @@ class DeltaTable(deltalake.DeltaTable):
         return raw.snapshot._stream(since, poll_s)
 
     @property
-    def loads_in_loop(self) -> bool:
+    def _loads_in_loop(self) -> bool:
         """Whether the database's driver can wait without blocking an event loop."""
         raw: Any = self._table
         return is_ours(raw) and raw.catalog._backend.capabilities.event_loops
@@ -406,8 +406,9 @@ class DeltaTable(deltalake.DeltaTable):
 
         Examples:
             >>> table = dk.DeltaTable("deltasql://sqlite/meta.db?table=sales")
-            >>> table.vacuum()
-            []
+            >>> metrics = table.delete("id = 1")
+            >>> len(table.vacuum(retention_hours=0, enforce_retention_duration=False))
+            1
         """
         with reporting(progress):
             return super().vacuum(

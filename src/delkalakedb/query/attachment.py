@@ -46,6 +46,13 @@ class Attachment:
     Raises:
         QueryError: The connection has a database of this name.
         TableNotFoundError: The catalog has no table of a name in `tables`.
+
+    Examples:
+        >>> import duckdb
+        >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+        >>> with catalog.attach(duckdb.connect()) as attached:
+        ...     attached.tables
+        ['sales']
     """
 
     def __init__(
@@ -85,7 +92,20 @@ class Attachment:
         return sorted(name for schema, name in self._registered if schema == "main")
 
     def refresh(self) -> None:
-        """Add views of new tables and columns, and remove those of dropped tables."""
+        """Add views of new tables and columns, and remove views of dropped tables.
+
+        Raises:
+            QueryError: DuckDB can't make a view, or two names differ only in case.
+
+        Examples:
+            >>> import duckdb
+            >>> catalog = dk.connect("deltasql://sqlite/meta.db")
+            >>> with catalog.attach(duckdb.connect()) as attached:
+            ...     catalog.rename_table("sales", "orders")
+            ...     attached.refresh()
+            ...     attached.tables
+            ['orders']
+        """
         wanted = {("main", n): self._newest(n) for n in self._names()}
         if not self._registered:
             for name in METATABLES:
@@ -104,7 +124,15 @@ class Attachment:
                 self._add(schema, name, source)
 
     def detach(self) -> None:
-        """Remove the views from the connection; nothing happens if it is closed."""
+        """Remove the views from the connection; nothing happens if it is closed.
+
+        Examples:
+            >>> import duckdb
+            >>> attached = dk.connect("deltasql://sqlite/meta.db").attach(duckdb.connect())
+            >>> attached.detach()
+            >>> attached.tables
+            []
+        """
         with suppress(QueryError), explained():
             # DuckDB keeps a database that it is using.
             self._connection.execute(f"DETACH DATABASE IF EXISTS {quoted(self._name)}")
