@@ -13,7 +13,7 @@ UNKNOWN_TABLE = """
     vacuum TABLE | retention TABLE | rename TABLE x | drop TABLE --yes
     detach TABLE --yes | set TABLE a=b | unset TABLE a | mirror status TABLE
     mirror fence TABLE --yes | mirror adopt TABLE | mirror retry TABLE
-    mirror republish TABLE
+    mirror republish TABLE | append TABLE rows.csv
 """
 # With COLUMN for the name of a column that isn't there.
 UNKNOWN_COLUMN = (

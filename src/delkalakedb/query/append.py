@@ -13,7 +13,6 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from delkalakedb.catalog import open_catalog
-from delkalakedb.catalog.read import no_such_table
 from delkalakedb.deltalake import DeltaTable, write_deltalake
 from delkalakedb.errors import QueryError, SchemaMismatchError, TableNotFoundError
 from delkalakedb.query.formats import InputFile, find_files, inspect_file, open_file
@@ -62,9 +61,12 @@ def append_files(
         dry_run: only check that the files fit the table.
         advance: called with the number of rows written so far.
     """
-    name, known = require_table(parse_uri(uri)), _schema(uri)
-    if known is None and not create:
-        raise TableNotFoundError(f"{no_such_table(name)}; --create makes it")
+    name, known = require_table(parse_uri(uri)), None
+    try:
+        known = pa.schema(DeltaTable(uri).schema().to_arrow())
+    except TableNotFoundError as error:
+        if not create:
+            raise TableNotFoundError(f"{error} (--create makes it)") from error
     files = [inspect_file(path, kind) for path in find_files(patterns)]
     before = files[0].schema if known is None else known
     schema = _target(files, before, merge=schema_mode == "merge")
@@ -79,13 +81,6 @@ def append_files(
     size = sum(Path(file.path).stat().st_size for file in files)
     created, version = known is None, _version(uri)
     return Appended(name, created, version, len(files), rows, new, size)
-
-
-def _schema(uri: str) -> pa.Schema | None:
-    try:
-        return pa.schema(DeltaTable(uri).schema().to_arrow())
-    except TableNotFoundError:
-        return None
 
 
 def _version(uri: str) -> int | None:
