@@ -145,9 +145,10 @@ def test_commit_that_is_cancelled_during_commit_says_what_it_did(
         sent = asyncio.Event()
         proxy.at_commit = lambda: loop.call_soon_threadsafe(sent.set)
         if moment in (None, "during"):
-            await sent.wait()
+            reached = asyncio.create_task(sent.wait())
+            await asyncio.wait({reached, task}, return_when=asyncio.FIRST_COMPLETED)
         else:
-            while proxy.cuts == 0:
+            while proxy.cuts == 0 and not task.done():
                 await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:

@@ -73,6 +73,9 @@ class Proxy:
         with suppress(OSError):
             while data := source.recv(65536):
                 moment = self._cut_now(data, asking)
+                if moment == "during":
+                    # First, because the server may answer before the next line runs.
+                    _cut(source)
                 if moment in (None, "during"):
                     target.sendall(data)
                 if moment == "late":
