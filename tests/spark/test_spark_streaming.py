@@ -102,6 +102,8 @@ def test_starting_version_chooses_the_first_commit(uri: str) -> None:
     assert list(Stream(uri, startingVersion=3).batches()) == [[3, 9]]
     assert list(later.batches(ReadMaxFiles(1))) == [[2], [3], [9]]
     assert list(latest.batches(ReadAllAvailable())) == [[9]]
+    with pytest.raises(VersionNotFoundError):
+        Stream(uri, startingVersion=5)
 
 
 def test_starting_timestamp_and_sizes_of_batches(uri: str) -> None:

@@ -115,6 +115,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             since = options.since
             if isinstance(since, datetime):
                 since = version_since(catalog, newest, since)
+            elif since is not None and since > newest.version:
+                catalog.snapshot(name, since)  # raises VersionNotFoundError
         if since is None:
             return asdict(Offset(newest.version, snapshot=True))
         return asdict(Offset(since))
