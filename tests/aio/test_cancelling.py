@@ -18,7 +18,7 @@ from delkalakedb.errors import CatalogUnavailableError, FinishedError
 from delkalakedb.model.log import Staged
 from delkalakedb.settings.uri import format_uri, parse_uri
 from tests.support.actions import add, create, paths, staged
-from tests.support.catalogs import held
+from tests.support.catalogs import held, slow_down_commits
 from tests.support.integrity import check_integrity
 from tests.support.servers.postgres_proxy import Proxy
 
@@ -141,14 +141,13 @@ def test_commit_that_is_cancelled_during_commit_says_what_it_did(
     async def run(catalog: aio.Catalog, write: Staged) -> None:
         loop = asyncio.get_running_loop()
         task = asyncio.create_task(catalog.commit(write))
-        proxy.cut = moment
-        sent = asyncio.Event()
-        proxy.at_commit = lambda: loop.call_soon_threadsafe(sent.set)
-        if moment in (None, "during"):
-            reached = asyncio.create_task(sent.wait())
-            await asyncio.wait({reached, task}, return_when=asyncio.FIRST_COMPLETED)
+        if moment is None:
+            sent = asyncio.Event()
+            proxy.at_commit = lambda: loop.call_soon_threadsafe(sent.set)
+            await sent.wait()
         else:
-            while proxy.cuts == 0 and not task.done():
+            proxy.cut = moment
+            while proxy.cuts == 0:
                 await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
@@ -159,6 +158,7 @@ def test_commit_that_is_cancelled_during_commit_says_what_it_did(
 
     with dk.connect(uri, pool={"size": _SIZE}) as catalog:
         create(catalog)
+        slow_down_commits(catalog, seconds=0.3)
         write = staged(catalog, add("a"), version=0)
         asyncio.run(run(aio.Catalog(catalog), write))
         assert catalog.table("t").version == 1

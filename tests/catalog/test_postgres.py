@@ -38,6 +38,7 @@ from delkalakedb.model.log import Reads, Staged
 from delkalakedb.settings.uri import parse_uri
 from delkalakedb.write.committer import commit as publish
 from tests.support.actions import add, commit, create, creation, paths, remove, stats
+from tests.support.catalogs import slow_down_commits
 from tests.support.integrity import check_integrity
 from tests.support.servers.postgres import PASSWORD, USER, Server
 from tests.support.servers.postgres_proxy import Proxy
@@ -534,18 +535,6 @@ def test_commit_while_the_server_ends_the_session_tells_the_truth(
 
     assert committed.version == cuttable.table("t").version == 1
     assert paths(cuttable) == ["a"]
-
-
-def slow_down_commits(catalog: Catalog, seconds: int) -> None:
-    with catalog._backend.writing() as session:
-        session.script(
-            [
-                "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS "
-                f"$$ BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END $$",
-                "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON dl_table_versions "
-                "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slowly()",
-            ]
-        )
 
 
 def test_stopped_writer_holds_up_others_for_a_bounded_time(

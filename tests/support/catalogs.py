@@ -98,3 +98,17 @@ def table_of_three_files(folder: Path) -> str:
     for number in range(3):
         dk.write_deltalake(uri, pa.table({"id": [number]}), mode="append")
     return uri
+
+
+def slow_down_commits(catalog: dk.Catalog, seconds: float) -> None:
+    """Make COMMIT take longer on Postgres if it makes a version."""
+    with catalog._backend.writing() as session:
+        session.script(
+            [
+                "CREATE FUNCTION public.slowly() RETURNS trigger LANGUAGE plpgsql AS "
+                f"$$ BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END $$",
+                "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON dl_table_versions "
+                "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+                "EXECUTE FUNCTION public.slowly()",
+            ]
+        )
