@@ -14,6 +14,7 @@
     │   ├── VersionNotFoundError
     │   ├── CommitPropertiesError   (also ValueError)
     │   ├── SchemaMismatchError     (also deltalake's)
+    │   ├── UnknownColumnError      (also PredicateError)
     │   ├── ProtocolError           (also deltalake's DeltaProtocolError)
     │   ├── ReadOnlyError           (the table is followed, or was moved)
     │   │   └── ReadOnlyFeatureError (also ProtocolError: readable, but not writable)
@@ -66,6 +67,7 @@ __all__ = [
     "TableExistsError",
     "TableNotFoundError",
     "TransactionError",
+    "UnknownColumnError",
     "UnknownOutcomeError",
     "UriError",
     "VersionNotFoundError",
@@ -139,6 +141,10 @@ class CommitPropertiesError(DeltaError, ValueError):
 
 class SchemaMismatchError(DeltaError, _deltalake.SchemaMismatchError):
     """Data that doesn't match the table's schema."""
+
+
+class UnknownColumnError(DeltaError, PredicateError):
+    """An operation on a column that the table doesn't have."""
 
 
 class ProtocolError(DeltaError, _deltalake.DeltaProtocolError):

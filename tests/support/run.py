@@ -32,6 +32,8 @@ def begin(config: pytest.Config) -> None:
     folder = tempfile.mkdtemp(prefix="dk-tests-", dir=place)
     os.chmod(folder, 0o755)
     if in_memory:
+        # As /tmp, for tests that run programs as other users.
+        os.chmod(folder, 0o1777)
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         config.add_cleanup(_leave_memory)
     command = [sys.executable, "-I", "-S", lifeline.__file__, str(os.getpid()), folder]

@@ -172,7 +172,7 @@ def test_table_is_created_with_files_that_are_there(
 
 def test_package_names_its_version_and_only_what_is_public() -> None:
     assert dk.__version__ == importlib.metadata.version("delkalakedb")
-    assert set(dir(dk)) == {*dk.__all__, "errors", "mirror"}
+    assert set(dir(dk)) == {*dk.__all__, "aio", "errors", "mirror"}
 
 
 def test_handles_describe_themselves_in_a_line(catalog_uri: str) -> None:

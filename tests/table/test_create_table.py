@@ -131,7 +131,7 @@ def test_catalog_refuses_to_create_a_table_twice(catalog: dk.Catalog) -> None:
 def test_text_that_is_no_schema_is_refused(catalog: dk.Catalog) -> None:
     with pytest.raises(DeltaError, match="not a schema in Delta's JSON"):
         catalog.create_table("t", '{"type": "nothing"}')
-    with pytest.raises(DeltaError, match="not a list of columns in SQL"):
+    with pytest.raises(DeltaError, match="unknown type nothing for column id"):
         catalog.create_table("t", "id nothing")
     assert catalog.tables() == []
 

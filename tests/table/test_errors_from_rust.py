@@ -22,6 +22,7 @@ from delkalakedb.errors import (
     ProtocolError,
     SchemaMismatchError,
     StorageError,
+    UnknownColumnError,
 )
 from delkalakedb.settings.uri import format_uri, parse_uri
 from delkalakedb.write.engines.deltars.process import explained
@@ -72,7 +73,6 @@ CASES: dict[str, Case] = {
     "no cast": (lambda t: t.update({"id": "'x'"}), DeltaError, "update"),
     "no such key": (lambda t: merge(t, "s.no = t.id"), DeltaError, "merge"),
     "two matches": (lambda t: merge(t, "s.id = t.id"), DeltaError, "merge"),
-    "no such order": (lambda t: t.optimize.z_order(["no"]), DeltaError, "z_order"),
     "other types": (
         lambda t: append(t, id=[{"a": 1}], s=["x"]),
         SchemaMismatchError,
@@ -130,6 +130,22 @@ def test_failure_names_table_operation_and_version(
     assert str(raised.value).startswith(f"t: {operation} on version 2: ")
     assert "_delta_work" not in str(raised.value)
     assert isinstance(raised.value.__cause__, deltalake.exceptions.DeltaError)
+    assert isinstance(raised.value, deltalake.exceptions.DeltaError)
+
+
+@pytest.mark.parametrize(
+    ("operation", "run"),
+    [
+        ("z_order", lambda t: t.optimize.z_order(["no"])),
+        ("update", lambda t: t.update({"no": "1"})),
+    ],
+)
+def test_unknown_column_is_refused_before_delta_rs_begins(
+    operation: str, run: Callable[[dk.DeltaTable], Any], table: dk.DeltaTable
+) -> None:
+    with untouched(table), pytest.raises(UnknownColumnError) as raised:
+        run(table)
+    assert str(raised.value).startswith(f"t: {operation} on version 2: no column no;")
     assert isinstance(raised.value, deltalake.exceptions.DeltaError)
 
 

@@ -20,6 +20,7 @@ from delkalakedb.errors import (
     PredicateError,
     SchemaMismatchError,
     TableExistsError,
+    UnknownColumnError,
     did_you_mean,
 )
 from delkalakedb.model.actions import Add, Metadata, known
@@ -171,7 +172,7 @@ def update(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
 
 
 def _check_columns(table: SqlRawTable, what: str, names: Iterable[str]) -> None:
-    """Raise `PredicateError` for an unknown column, which not every call notices."""
+    """Raise an error for an unknown column, which not every call notices."""
     schema = parse_schema(table.current().metadata.schema_string)
     known = {field.name.lower(): field.name for field in schema.fields}
     for name in names:
@@ -179,9 +180,9 @@ def _check_columns(table: SqlRawTable, what: str, names: Iterable[str]) -> None:
         spelt = {first.lower(), name.lower(), name.strip('"').lower()}
         if not spelt & known.keys():
             near = did_you_mean(name, known.values())
-            raise PredicateError(
-                f"{table.name}: {what}: no column {name}{near}; the table has "
-                f"{', '.join(known.values())}"
+            raise UnknownColumnError(
+                f"{table.name}: {what} on version {table.current().version}: no column "
+                f"{name}{near}; the table has {', '.join(known.values())}"
             )
 
 
@@ -289,7 +290,7 @@ def _purge(
 def z_order_optimize(table: SqlRawTable, *args: Any, **kwargs: Any) -> str:
     """Rewrite files in Z-order; return metrics as JSON."""
     options = _options("z_order_optimize", args, kwargs)
-    _check_columns(table, "z-order", options["z_order_columns"])
+    _check_columns(table, "z_order", options["z_order_columns"])
     what = f"z-order {table.name}"
     engine = DeltaRs[str](watched(what, lambda raw: raw.z_order_optimize(**options)))
     return _rearrange(table, "z_order", engine, options)

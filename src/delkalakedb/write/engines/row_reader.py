@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -69,8 +70,6 @@ _PARQUET_ID = b"PARQUET:field_id"
 _BATCH_ROWS = 64 * 1024
 # rows; of all columns, because large batches are new pages of memory each time
 _TAKEN_FROM_ROWS = 16 * 1024
-# from 0 on; made by Arrow, because Python's range takes milliseconds
-_NUMBERS = pc.cumulative_sum(pa.repeat(1, _BATCH_ROWS), start=-1)
 # bytes; of a column on a disk. Of other stores, all columns of a row group are read at
 # once, because each read is a request.
 _DISK_BYTES = 1024 * 1024
@@ -388,7 +387,7 @@ class ArrowReader:
         arrays = [
             self._fit(batch[column], wanted.type, fields[wanted.name])
             if isinstance(column, str)
-            else pc.add(_NUMBERS[:count], first)
+            else pc.add(_numbers()[:count], first)
             if column is None
             else pa.repeat(column, count)
             for wanted, column in zip(self.target, columns, strict=True)
@@ -578,6 +577,14 @@ def _taken(rows: pa.RecordBatch, kept: "array[int]") -> pa.RecordBatch:
         return rows
     buffers = [None, pa.py_buffer(kept)]
     return rows.take(pa.Array.from_buffers(pa.uint64(), len(kept), buffers))
+
+
+@cache
+def _numbers() -> pa.Array:
+    """Return the numbers of a batch's rows, from 0 on."""
+    # Made by Arrow, because Python's range takes milliseconds, and not on import,
+    # because it makes pyarrow import pandas.
+    return pc.cumulative_sum(pa.repeat(1, _BATCH_ROWS), start=-1)
 
 
 def _without(
