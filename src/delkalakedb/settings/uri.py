@@ -179,8 +179,8 @@ class Uri:
 
     Examples:
         >>> from delkalakedb.settings import Uri
-        >>> Uri("postgres", "shop", user="app", password="secret", table="sales")
-        Uri('deltasql://postgres/app:***@localhost/shop/public/sales')
+        >>> Uri("postgres", "shop", user="app", table="sales")
+        Uri('deltasql://postgres/app@localhost/shop/public/sales')
     """
 
     engine: str
