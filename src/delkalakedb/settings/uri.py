@@ -335,8 +335,8 @@ def format_uri(uri: Uri) -> str:
 
     Examples:
         >>> from delkalakedb.settings import format_uri, parse_uri
-        >>> format_uri(parse_uri("deltasql://pg/app:secret@db/shop/public/sales"))
-        'deltasql://postgres/app:secret@db/shop/public/sales'
+        >>> format_uri(parse_uri("deltasql://pg/app@db/shop/public/sales"))
+        'deltasql://postgres/app@db/shop/public/sales'
     """
     return _format(uri, lambda secret: quote(secret, safe=""), str)
 
