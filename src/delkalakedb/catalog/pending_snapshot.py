@@ -1,11 +1,11 @@
 """A table in a transaction: a version, and the commits that the transaction staged."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from delkalakedb.catalog.commit import ByKind, advanced, empty_head
 from delkalakedb.catalog.engine import Backend, columns_to_batch

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from delkalakedb.catalog.commit.outcome import Committed
 from delkalakedb.catalog.engine import Actor, FileRow, Insert, Row, Run, Write, listed
@@ -631,4 +632,4 @@ def _joined(parts: Sequence[Any]) -> Sequence[Any] | pa.Array:
 def _with_classes(column: StatColumn, classes: set[int]) -> StatColumn:
     if classes <= column.classes:
         return column
-    return msgspec.structs.replace(column, classes=column.classes | classes)
+    return replace(column, classes=column.classes | classes)

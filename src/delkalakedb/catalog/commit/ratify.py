@@ -34,6 +34,7 @@ import msgspec
 
 from delkalakedb.catalog.commit.commit_rows import (
     ByKind,
+    CommitRows,
     LiveFile,
     NewFiles,
     RemovedAll,
@@ -269,11 +270,11 @@ class SqlTxnLogWriter:
                 self._bounds,
                 lease_s,
             )
-            outcomes = transaction.write(drafts)
+            skipped = transaction.write(drafts)
         if len(self._heads) > _MOST_HEADS:
             self._heads = {}
         self._heads |= transaction.heads()
-        return outcomes
+        return skipped or transaction.made()
 
     def _who(self) -> Actor:
         self._actor = self._actor or actor_of(self._backend)
@@ -382,14 +383,32 @@ class Transaction:
         self._lease_s = lease_s
         self._started = time.monotonic()
         self._taken: list[LeaseRow] = []
+        # What was written, and the log entry where this transaction knows all of it.
+        self._made: list[tuple[CommitRows, ByKind | None]] = []
 
     def heads(self) -> dict[str, Head]:
         """Return the heads of the tables that were written."""
         heads = {name: table.head for name, table in self._tables.items()}
         return {name: head for name, head in heads.items() if head is not None}
 
-    def write(self, drafts: Sequence[Draft]) -> tuple[Committed | Skipped, ...]:
-        """Write all staged commits, or raise; a conflict is a `LostError`."""
+    def made(self) -> tuple[Committed, ...]:
+        """Return the versions that were written, once the database has committed."""
+        made = []
+        for rows, entry in self._made:
+            committed = rows.committed
+            if entry is not None:
+                logged = LoggedCommit(rows.head, self._id, entry.in_order())
+                committed = replace(committed, ratified=logged)
+            made.append(committed)
+        if lease := self._lease():
+            made[-1] = replace(made[-1], lease=lease)
+        return tuple(made)
+
+    def write(self, drafts: Sequence[Draft]) -> tuple[Skipped, ...]:
+        """Write all staged commits, or raise; a conflict is a `LostError`.
+
+        Return nothing, or what was skipped because an earlier transaction has done it.
+        """
         if not drafts:
             return ()
         staged = [draft.staged for draft in drafts]
@@ -400,11 +419,10 @@ class Transaction:
             if lease := self._lease():
                 self._session.apply([releasing(lease)])
             return skipped
-        made = []
         for draft in drafts:
             admitted, head, files = self._admit(draft)
-            made.append(self._write(draft, admitted, head, files))
-        return (*made[:-1], replace(made[-1], lease=self._lease()))
+            self._write(draft, admitted, head, files)
+        return ()
 
     def _lease(self) -> Lease | None:
         """Return the lease that was taken, with the one table's head as it is now."""
@@ -635,7 +653,7 @@ class Transaction:
 
     def _write(
         self, draft: Draft, staged: Staged, previous: Head, files: "_Files"
-    ) -> Committed:
+    ) -> None:
         head, actions = rebased(previous, staged, self._now_ms)
         if gives_row_ids(head.protocol, head.metadata):
             actions = self._with_row_ids(staged, head, files)
@@ -648,7 +666,7 @@ class Transaction:
                 version=head.version,
                 limit=self._indexed_columns,
             )
-            head = replace(head, stat_columns=columns)
+            head = msgspec.structs.replace(head, stat_columns=columns)
         rows = commit_writes(
             head,
             actions,
@@ -662,11 +680,9 @@ class Transaction:
         if self._backend.capabilities.keeps_heads:
             self._session.made[staged.table, None] = rows.head
         self._tables[staged.table].head = rows.head
-        if staged.remove_all or files.rows or actions.of(Remove):
-            # What a remove says of its file is in the database alone.
-            return rows.committed
-        ratified = LoggedCommit(rows.head, self._id, actions.in_order())
-        return replace(rows.committed, ratified=ratified)
+        # What a remove says of its file is in the database alone.
+        unknown = staged.remove_all or files.rows or actions.of(Remove)
+        self._made.append((rows, None if unknown else actions))
 
     def _removed_all(self, staged: Staged, head: Head) -> RemovedAll | None:
         if not staged.remove_all or head.version < 0:

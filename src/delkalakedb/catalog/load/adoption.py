@@ -11,10 +11,11 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from delkalakedb.catalog.catalog import Catalog
 from delkalakedb.catalog.commit import (

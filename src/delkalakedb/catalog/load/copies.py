@@ -5,12 +5,13 @@ the numbers of files and columns, because they contain the table's number.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from delkalakedb.catalog.engine import Backend, Insert
 from delkalakedb.catalog.read import COLUMNS_PER_TABLE, FILES_PER_TABLE, Head

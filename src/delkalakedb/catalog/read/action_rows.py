@@ -7,7 +7,7 @@ A NULL column is an absent field. `null_fields` marks the fields that were writt
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from delkalakedb.catalog.engine import Backend, Session
 from delkalakedb.catalog.read.head import Head, load_head
