@@ -514,7 +514,7 @@ async def _follow(
 
 
 class _Connecting:
-    """What `connect` returns: awaited, or entered by `async with`."""
+    """A catalog that is being opened, to be awaited or entered by `async with`."""
 
     def __init__(self, opening: Callable[[], connection.Catalog]) -> None:
         self._opening = opening

@@ -65,7 +65,7 @@ class Transaction:
 
     @property
     def committed(self) -> tuple[Committed, ...]:
-        """What the transaction has committed."""
+        """The commits of the transaction."""
         return self.sync.committed
 
     async def run(self, function: Callable[[face.Transaction], R]) -> R:

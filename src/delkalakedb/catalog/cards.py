@@ -1,4 +1,4 @@
-"""What a notebook shows of a catalog, and of a table at a version."""
+"""The HTML that a notebook shows of a catalog, and of a table at a version."""
 
 from collections.abc import Callable, Mapping
 from threading import Thread

@@ -50,7 +50,7 @@ _NO_TABLE = re.compile(
 
 
 class Scanned(Protocol):
-    """What DuckDB scans by a function of this package."""
+    """Rows that DuckDB reads by calling this package."""
 
     failure: Exception | None
     """The error that a scan raised."""

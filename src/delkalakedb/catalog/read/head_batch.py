@@ -28,7 +28,7 @@ _MOST_LOADERS = 2
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What one call asks for."""
+    """A table whose head one call asks for."""
 
     name: str
     identity: Identity | None
