@@ -4,6 +4,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction
@@ -131,7 +132,8 @@ def test_commit_of_a_table_that_has_moved_since_is_loaded(
     (made,) = outcome
     assert isinstance(made, Committed)
     assert made.ratified is not None
-    elsewhere = replace(made.ratified.head, location="file:///elsewhere")
+    head = made.ratified.head
+    elsewhere = msgspec.structs.replace(head, location="file:///elsewhere")
     stale = replace(made.ratified, head=elsewhere, actions=made.ratified.actions[:1])
 
     stores = stores_with()

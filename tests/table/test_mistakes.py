@@ -13,10 +13,10 @@ import delkalakedb as dk
 from delkalakedb.errors import (
     ConfigError,
     DeltaError,
-    PredicateError,
     QueryError,
     SchemaMismatchError,
     TableNotFoundError,
+    UnknownColumnError,
     UriError,
 )
 from delkalakedb.settings.uri import format_uri
@@ -223,8 +223,9 @@ MISTAKES: dict[str, tuple[type[Exception], str, Callable[[dk.Catalog], object]]]
         lambda catalog: catalog.write("other", ROWS, partition_by="citty"),
     ),
     "a column to set": (
-        PredicateError,
-        r"update: no column citty; did you mean city\?; the table has id, city",
+        UnknownColumnError,
+        r"update on version 0: no column citty; did you mean city\?; the table has "
+        "id, city",
         lambda catalog: catalog["sales"].update({"citty": "'x'"}),
     ),
     "a column to read": (
@@ -238,8 +239,8 @@ MISTAKES: dict[str, tuple[type[Exception], str, Callable[[dk.Catalog], object]]]
         lambda catalog: catalog["sales"].to_pyarrow_table(filters=[("Ids", "=", 1)]),
     ),
     "a column of the order": (
-        PredicateError,
-        r"z-order: no column citty; did you mean city\?",
+        UnknownColumnError,
+        r"z_order on version 0: no column citty; did you mean city\?",
         lambda catalog: catalog["sales"].optimize.z_order(["citty"]),
     ),
     "a column of files": (
